@@ -1,0 +1,92 @@
+"""Speed of linear-angular attention beside fused softmax attention and beside its own two matrix products.
+
+    python benchmarks/attention.py
+
+Prints ratios of times taken in one run, in turns, and writes them to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from castling.attention import linear_angular_attention
+from castling.measure import time_interleaved
+from castling.measure.environment import describe_environment
+
+TOKENS = (196, 1024, 4096, 16_384)
+
+
+def measure(num_tokens: int, num_heads: int, head_dim: int, repeats: int) -> dict[str, float]:
+    """Best times in milliseconds and their ratios."""
+    q, k, v = torch.randn(1, num_tokens, 3, num_heads, head_dim).unbind(2)
+    heads = [x.transpose(1, 2) for x in (q, k, v)]
+    kv = torch.randn(1, num_heads, head_dim, head_dim)
+    compiled = torch.compile(linear_angular_attention, dynamic=False)
+    timings = time_interleaved(
+        {
+            "sdpa": lambda: F.scaled_dot_product_attention(*heads),
+            "products": lambda: (heads[1].mT @ heads[2], heads[0] @ kv),
+            "eager": lambda: linear_angular_attention(q, k, v),
+            "compiled": lambda: compiled(q, k, v),
+        },
+        repeats=repeats,
+    )
+    best = {name: timing.best for name, timing in timings.items()}
+    return {
+        **{f"{name}_ms": seconds * 1e3 for name, seconds in best.items()},
+        **{f"sdpa_over_{form}": best["sdpa"] / best[form] for form in ("eager", "compiled")},
+        **{f"{form}_over_products": best[form] / best["products"] for form in ("eager", "compiled")},
+    }
+
+
+def main() -> None:
+    """Measure, print, and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
+    parser.add_argument("--heads", type=int, default=3)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the CSV file")
+    flags = parser.parse_args()
+
+    # The largest first: then every other size runs in memory that the process already holds.
+    order = sorted(set(flags.tokens), reverse=True)
+    with torch.inference_mode():
+        rows = {
+            n: measure(n, flags.heads, flags.head_dim, flags.repeats if n < 10_000 else 5)
+            for n in track(order, "Measuring")
+        }
+
+    environment = describe_environment()
+    command = shlex.join(["python", "benchmarks/attention.py", *sys.argv[1:]])
+    hardware = re.sub(r"\W+", "_", environment["processor"]).strip("_").lower()
+    path = flags.out / f"attention-{hardware}-{environment['torch']}-{environment['date']}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = Table(title=f"{flags.heads} heads of {flags.head_dim}, batch 1, float32, {environment['threads']} threads")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        columns = list(rows[order[0]])
+        writer.writerow(["tokens", *columns, "heads", "head_dim", *environment, "command"])
+        for name in ("tokens", *columns):
+            table.add_column(name.replace("_over_", "/").replace("_", " "), justify="right")
+        for num_tokens in reversed(order):
+            values = [f"{value:.3g}" for value in rows[num_tokens].values()]
+            writer.writerow([num_tokens, *values, flags.heads, flags.head_dim, *environment.values(), command])
+            table.add_row(f"{num_tokens:,}", *values)
+    Console().print(table)
+    Console().print(f"wrote {path}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

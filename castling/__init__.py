@@ -1,0 +1,16 @@
+"""Castling: vision transformers whose attention switches from softmax to linear-angular for inference."""
+
+from castling.attention import CastlingAttention, linear_angular_attention
+from castling.config import AttentionConfig
+from castling.conversion import castle, castled, is_castled
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionConfig",
+    "CastlingAttention",
+    "castle",
+    "castled",
+    "is_castled",
+    "linear_angular_attention",
+]

@@ -1,0 +1,57 @@
+"""Depthwise convolutions on tokens, run channels-last on views of `(B, N, C)`.
+
+Tokens are already the channels-last layout of an image, so nothing is transposed in memory.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+def resolve_grid(num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0) -> Grid:
+    """Rows and columns of the token grid: as given, or the square that the tokens make.
+
+    Args:
+        num_tokens: tokens with the prefix tokens.
+        grid: rows and columns, or None for a square.
+        num_prefix_tokens: class, distillation and register tokens in front.
+
+    Raises:
+        ValueError: if the grid does not hold the tokens, or none is given and they make no square.
+
+    Example:
+        >>> resolve_grid(197, None, num_prefix_tokens=1), resolve_grid(24, (4, 6))
+        ((14, 14), (4, 6))
+    """
+    num_patches = num_tokens - num_prefix_tokens
+    side = math.isqrt(max(num_patches, 0))
+    rows, columns = grid or (side, side)
+    if num_patches < 1 or rows * columns != num_patches:
+        hint = "" if grid else "; pass grid=(rows, columns)"
+        raise ValueError(
+            f"a {rows} x {columns} grid does not hold {num_patches} tokens "
+            f"({num_tokens} less {num_prefix_tokens} prefix tokens){hint}"
+        )
+    return rows, columns
+
+
+def depthwise_on_grid(tokens: Tensor, weight: Tensor, grid: Grid) -> Tensor:
+    """Depthwise convolution with zero padding that keeps the size.
+
+    Args:
+        tokens: `(B, rows * columns, C)`.
+        weight: `(C, 1, kh, kw)` with odd kh and kw.
+        grid: rows and columns.
+
+    Returns:
+        `(B, rows * columns, C)`, in the same memory order.
+    """
+    image = tokens.unflatten(1, grid).permute(0, 3, 1, 2)  # (B, C, rows, columns), channels-last strides
+    padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
+    image = F.conv2d(image, weight, padding=padding, groups=weight.shape[0])
+    return image.permute(0, 2, 3, 1).flatten(1, 2)

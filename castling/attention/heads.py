@@ -1,0 +1,97 @@
+"""How tokens reach an equation that is written for one head: without copies and in safe precision.
+
+The qkv projection lays tokens out as `(B, N, 3, H, D)`. All functions of this package take the strided views
+`(..., N, H, D)` of it as they are; a matrix product over `(B, H)` at once would have to copy them first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Equation = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor, eps: float | None = None) -> Tensor:
+    """Apply an attention equation to every head of token-major tensors.
+
+    One image is one batched product over its heads, several images are one batched product per head over the images:
+    both read the tokens where they lie. An exported graph gets the plain four-dimensional form, which engines lay out
+    by themselves. Half-precision tokens are computed and returned in float32, because a sum over tokens can exceed
+    the range of float16: normalise first, then cast.
+
+    Args:
+        equation: maps q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)` and eps to `(..., Nq, Dv)`.
+        q: queries `(..., Nq, H, D)`.
+        k: keys `(..., N, H, D)`.
+        v: values `(..., N, H, Dv)`.
+        eps: norms and row sums up to it count as zero; by default what the tokens' dtype allows.
+
+    Returns:
+        Tokens `(..., Nq, H, Dv)` in float32 or better.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+    """
+    check_tokens(q, k, v)
+    eps = smallest_norm(q.dtype) if eps is None else eps
+    with autocast_off(q):
+        q, k, v = promote(q), promote(k), promote(v)
+        if math.prod(q.shape[:-3]) == 1 or torch.compiler.is_exporting():
+            return equation(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3), eps).transpose(-2, -3)
+        heads = zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), strict=True)
+        return torch.stack([equation(*head, eps) for head in heads], dim=-2)
+
+
+def unit(x: Tensor, eps: float) -> Tensor:
+    """Scale vectors to length one along the last axis; those no longer than `eps` become zero."""
+    return x * inverse_norm(x, eps)
+
+
+def inverse_norm(x: Tensor, eps: float) -> Tensor:
+    """`1 / |x|` along the last axis, which is kept; 0 for vectors no longer than `eps`, which have no direction.
+
+    So a zero token passes on zero, and a gradient of zero, instead of dividing by nothing.
+    """
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return F.threshold(norm, eps, math.inf).reciprocal()
+
+
+def smallest_norm(dtype: torch.dtype) -> float:
+    """Tokens up to this length have no direction: its inverse bounds the gradient, which float16 must hold."""
+    return 1e-3 if dtype == torch.float16 else 1e-7
+
+
+def promote(x: Tensor) -> Tensor:
+    """Half precision to float32, everything else as it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def autocast_off(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which autocast leaves the dtype of products alone; nothing at all where autocast is off."""
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def check_tokens(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse tensors that are not token-major queries, keys and values of the same heads.
+
+    Raises:
+        ValueError: names the shapes.
+    """
+    fits = (
+        min(q.ndim, k.ndim, v.ndim) >= 3
+        and q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+        and q.shape[-2:] == k.shape[-2:]
+        and k.shape[-3:-1] == v.shape[-3:-1]
+    )
+    if not fits:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
+        raise ValueError(f"expected q (..., Nq, H, D), k (..., N, H, D) and v (..., N, H, Dv); got {shapes}")

@@ -1,0 +1,67 @@
+"""Linear-angular attention: the linear part of the angular kernel, at a cost linear in the number of tokens.
+
+Eq. 8 expands the angular kernel into `1/2 + q.k / pi` and odd residuals; Eq. 9 keeps the first two terms and takes
+`K^T V` first.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from castling.attention.heads import inverse_norm, per_head, unit
+from castling.config import Reduction, ValueTerm, check_choice
+
+
+def linear_angular_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    value_term: ValueTerm = "own",
+    reduction: Reduction = "sum",
+    eps: float | None = None,
+) -> Tensor:
+    """The linear terms of Eq. 9, `1/2 V + 1/pi Q (K^T V)` with unit rows in Q and K.
+
+    Args:
+        q: queries `(..., Nq, H, D)`, as the qkv projection lays them out; any strides.
+        k: keys `(..., N, H, D)`.
+        v: values `(..., N, H, Dv)`.
+        value_term: `own` adds half of each token's own value (Eq. 9, and the released code), `sum` half of the sum of
+            all values (the exact first term of Eq. 8 times V).
+        reduction: `sum` leaves sums over tokens as they are, `mean` divides them by N.
+        eps: rows of q and k up to this length have no direction; by default what the dtype allows.
+
+    Returns:
+        `(..., Nq, H, Dv)`; float32 for half-precision tokens.
+
+    Raises:
+        ValueError: for shapes that do not fit, `own` with Nq different from N, or an unknown option.
+
+    Example:
+        >>> q, k, v = torch.randn(2, 196, 3, 4, 32).unbind(2)
+        >>> linear_angular_attention(q, k, v).shape
+        torch.Size([2, 196, 4, 32])
+    """
+    check_choice("value_term", value_term, get_args(ValueTerm))
+    check_choice("reduction", reduction, get_args(Reduction))
+    if value_term == "own" and q.shape[-3:-2] != v.shape[-3:-2]:
+        raise ValueError(
+            f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and {v.shape[-3]} "
+            "values; use 'sum'"
+        )
+    return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v, eps)
+
+
+def _linear_angular(q: Tensor, k: Tensor, v: Tensor, eps: float, value_term: ValueTerm, reduction: Reduction) -> Tensor:
+    num_summed = k.shape[-2] if reduction == "mean" else 1
+    kv = unit(k, eps).mT @ v  # (..., D, Dv)
+    value = v if value_term == "own" else v.sum(-2, keepdim=True) / num_summed
+    # Q's rows are scaled after the product, where the scaling joins the sum below in one pass over the tokens.
+    linear = q @ (kv * (2 / math.pi / num_summed)) * inverse_norm(q, eps)
+    return torch.lerp(value, linear, 0.5)  # 1/2 (V + 2/pi Q K^T V), in the memory order of V

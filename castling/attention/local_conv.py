@@ -1,0 +1,59 @@
+"""The local stand-in for the high-order residuals: a depthwise convolution on the values, one filter per head.
+
+`M_DW V` in Eq. 9. The released code convolves along the token sequence; the 2-D form follows the image instead.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid
+from castling.config import check_odd
+
+
+class TokenConv(nn.Conv1d):
+    """Convolution along the raster order of tokens, prefix tokens included, as in the released code.
+
+    Args:
+        num_heads: one filter each, shared by the head's channels; weight `(num_heads, 1, kernel_size)`.
+        kernel_size: taps, odd.
+
+    Raises:
+        ValueError: for an even kernel size.
+    """
+
+    def __init__(self, num_heads: int, kernel_size: int = 9) -> None:
+        check_odd("kernel size", kernel_size)
+        super().__init__(num_heads, num_heads, kernel_size, groups=num_heads, bias=False)
+
+    def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
+        """Convolve values `(B, N, H, D)` to `(B, N, H, D)`."""
+        weight = self.weight.to(v.dtype).repeat_interleave(v.shape[-1], 0)  # (C, 1, taps)
+        tokens = depthwise_on_grid(v.flatten(2), weight.unsqueeze(-2), (1, v.shape[1]))
+        return tokens.unflatten(-1, v.shape[-2:])
+
+
+class GridConv(nn.Conv2d):
+    """Convolution on the token grid; prefix tokens get nothing.
+
+    Args:
+        num_heads: one filter each, shared by the head's channels; weight `(num_heads, 1, k, k)`.
+        kernel_size: taps per axis, odd.
+        num_prefix_tokens: tokens in front that are no part of the grid.
+
+    Raises:
+        ValueError: for an even kernel size.
+    """
+
+    def __init__(self, num_heads: int, kernel_size: int = 3, num_prefix_tokens: int = 0) -> None:
+        check_odd("kernel size", kernel_size)
+        super().__init__(num_heads, num_heads, kernel_size, groups=num_heads, bias=False)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
+        """Convolve values `(B, N, H, D)` on their grid, a square where none is given."""
+        grid = resolve_grid(v.shape[1], grid, self.num_prefix_tokens)
+        weight = self.weight.to(v.dtype).repeat_interleave(v.shape[-1], 0)  # (C, 1, k, k)
+        tokens = depthwise_on_grid(v[:, self.num_prefix_tokens :].flatten(2), weight, grid)
+        return F.pad(tokens, (0, 0, self.num_prefix_tokens, 0)).unflatten(-1, v.shape[-2:])

@@ -1,0 +1,71 @@
+"""The feed-forward block, with the depthwise convolution "in the middle of MLP layers" (Sec. 4.4) as an option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from timm.layers import Mlp as TimmMlp
+from torch import Tensor, nn
+
+from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid
+from castling.config import check_odd
+
+
+class Mlp(TimmMlp):
+    """timm's MLP; between its two layers an optional k x k depthwise convolution on the token grid.
+
+    The order is fc1, convolution, activation, fc2. Prefix tokens go around the convolution.
+
+    Args:
+        in_features: channels of the tokens.
+        hidden_features: hidden channels; as many as `in_features` where None.
+        act_layer: activation.
+        drop: dropout after the activation and after fc2.
+        conv_size: taps per axis, odd; no convolution where None.
+        num_prefix_tokens: class, distillation and register tokens in front.
+
+    Raises:
+        ValueError: for an even `conv_size`.
+
+    Example:
+        >>> mlp = Mlp(64, 256, conv_size=5, num_prefix_tokens=1)
+        >>> mlp(torch.randn(2, 1 + 6 * 8, 64), grid=(6, 8)).shape
+        torch.Size([2, 49, 64])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int | None = None,
+        act_layer: Callable[[], nn.Module] = nn.GELU,
+        drop: float = 0.0,
+        conv_size: int | None = None,
+        num_prefix_tokens: int = 0,
+    ) -> None:
+        super().__init__(in_features, hidden_features, act_layer=act_layer, drop=drop)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.conv: nn.Conv2d | None = None
+        if conv_size is not None:
+            check_odd("conv_size", conv_size)
+            hidden = self.fc1.out_features
+            self.conv = nn.Conv2d(hidden, hidden, conv_size, groups=hidden, bias=False)
+
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
+        """Map tokens `(B, N, C)` one by one and, with the convolution, over their grid, a square where None.
+
+        Raises:
+            ValueError: if the convolution is there and the grid does not hold the tokens.
+        """
+        if self.conv is None:
+            return super().forward(x)
+        grid = resolve_grid(x.shape[1], grid, self.num_prefix_tokens)
+        hidden = self.fc1(x)
+        patches = depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid)
+        if not self.num_prefix_tokens:
+            return self._second_half(patches)
+        prefix = hidden[:, : self.num_prefix_tokens]  # joined after fc2, where tokens are narrow again
+        return torch.cat([self._second_half(prefix), self._second_half(patches)], dim=1)
+
+    def _second_half(self, hidden: Tensor) -> Tensor:
+        return self.drop2(self.fc2(self.norm(self.drop1(self.act(hidden)))))

@@ -1,0 +1,1 @@
+"""The `castling` command: one file per verb."""

@@ -1,0 +1,118 @@
+"""Settings as frozen dataclasses, checked when they are made.
+
+Every choice on which the paper, its released code and its tables disagree is a field here; `docs/paper_notes.md` has
+one line for each.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+KernelName = Literal[
+    "linear_angular", "mean_centred", "softmax_kernel", "cosine", "relu_s", "relu_e", "angular", "softmax"
+]
+ValueTerm = Literal["own", "sum"]
+Reduction = Literal["sum", "mean"]
+OutputNorm = Literal["joint", "aux", "none"]
+LocalConv = Literal["tokens", "grid", "none"]
+Similarity = Literal["scaled_dot", "dot", "cosine"]
+
+
+def check_choice(what: str, value: object, legal: Iterable[str]) -> None:
+    """Refuse a `value` that is not one of the `legal` names.
+
+    Raises:
+        ValueError: names the value, the nearest legal name and all legal names.
+
+    Example:
+        >>> check_choice("kernel", "softmx", ["softmax", "relu_s"])
+        Traceback (most recent call last):
+        ValueError: unknown kernel 'softmx': did you mean 'softmax'? Legal: 'softmax', 'relu_s'
+    """
+    legal = list(legal)
+    if value in legal:
+        return
+    near = difflib.get_close_matches(str(value), legal, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"unknown {what} {value!r}: {hint}Legal: {', '.join(map(repr, legal))}")
+
+
+def check_odd(what: str, value: int) -> None:
+    """Refuse a kernel size that has no centre.
+
+    Raises:
+        ValueError: if `value` is even or below 1.
+    """
+    if value < 1 or value % 2 == 0:
+        raise ValueError(f"{what} must be odd and positive, so that it has a centre; got {value}")
+
+
+def check_threshold(value: float, relative: bool = False) -> None:
+    """Refuse a mask threshold that no attention weight can be compared with.
+
+    Raises:
+        ValueError: if an absolute threshold lies outside [0, 1], or a relative one (a multiple of 1/N) is negative.
+    """
+    if relative and not value >= 0:
+        raise ValueError(f"a threshold relative to 1/N must be at least 0; got {value}")
+    if not relative and not 0 <= value <= 1:
+        raise ValueError(f"threshold must lie in [0, 1], as attention weights do; got {value}")
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """What a `CastlingAttention` computes. The defaults are the authors' released block.
+
+    Args:
+        kernel: the similarity, a name in `castling.attention.KERNELS`.
+        value_term: the kernel's constant term: each token's own value, `1/2 V_i` (the paper's Eq. 9), or the exact
+            expansion's `1/2 sum_j V_j`. Linear-angular only.
+        reduction: sums over tokens as they are, or divided by the number of tokens, which makes the mix of the terms
+            independent of the resolution. Linear-angular only.
+        output_norm: L2-normalise kernel and branch together (`joint`, the code), the branch alone (`aux`, the text)
+            or nothing (`none`, Eq. 9 as printed).
+        local_conv: one filter per head along the token sequence (`tokens`), on the 2-D grid without the prefix tokens
+            (`grid`), or `none`.
+        local_conv_size: taps of that filter, per axis.
+        aux: whether the auxiliary masked softmax branch exists.
+        threshold: the mask's cut, the paper's epsilon.
+        threshold_relative: whether `threshold` counts in units of 1/N.
+        aux_similarity: what the branch takes the softmax of: `q.k / sqrt(D)` (the code), `q.k` (Eq. 10 as printed) or
+            the `q.k` of unit vectors (the notation of Eq. 8).
+
+    Raises:
+        ValueError: names the bad value and the legal ones.
+
+    Example:
+        >>> AttentionConfig(kernel="relu_e", threshold=0.05).local_conv
+        'tokens'
+    """
+
+    kernel: KernelName = "linear_angular"
+    value_term: ValueTerm = "own"
+    reduction: Reduction = "sum"
+    output_norm: OutputNorm = "joint"
+    local_conv: LocalConv = "tokens"
+    local_conv_size: int = 9
+    aux: bool = True
+    threshold: float = 0.02
+    threshold_relative: bool = False
+    aux_similarity: Similarity = "scaled_dot"
+
+    def __post_init__(self) -> None:
+        check_choice("kernel", self.kernel, get_args(KernelName))
+        check_choice("value_term", self.value_term, get_args(ValueTerm))
+        check_choice("reduction", self.reduction, get_args(Reduction))
+        check_choice("output_norm", self.output_norm, get_args(OutputNorm))
+        check_choice("local_conv", self.local_conv, get_args(LocalConv))
+        check_choice("aux_similarity", self.aux_similarity, get_args(Similarity))
+        check_odd("local_conv_size", self.local_conv_size)
+        check_threshold(self.threshold, self.threshold_relative)
+
+    @classmethod
+    def baseline(cls) -> AttentionConfig:
+        """Plain softmax attention through the fused kernel: what every comparison is made against."""
+        return cls(kernel="softmax", output_norm="none", local_conv="none", aux=False)

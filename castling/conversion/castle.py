@@ -1,0 +1,89 @@
+"""Castling: drop the auxiliary branch, for good or for a moment (Sec. 3.2.2, "Castling During ViT Inference").
+
+The branch owns no parameters, so the state dict is the same on both sides of the switch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import nn
+
+from castling.attention import CastlingAttention
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def castle(model: Model, inplace: bool = False) -> Model:
+    """Drop the auxiliary branch of every attention; what is left is dense and linear in the number of tokens.
+
+    Whether this changes the outputs depends on the masks: with empty masks they stay bitwise equal.
+
+    Args:
+        model: a model with `CastlingAttention` in it.
+        inplace: change the model itself instead of a copy.
+
+    Returns:
+        The castled model, with the same `state_dict` keys. A model without branches is returned as it is (a copy).
+
+    Raises:
+        ValueError: if there is no `CastlingAttention` in the model.
+
+    Example:
+        >>> attention = CastlingAttention(64, num_heads=4)
+        >>> is_castled(castle(attention)), is_castled(attention)
+        (True, False)
+    """
+    _attentions_or_error(model)  # before the copy
+    model = model if inplace else copy.deepcopy(model)
+    for attention in _attentions(model):
+        attention.aux = None
+    return model
+
+
+@contextmanager
+def castled(model: Model) -> Iterator[Model]:
+    """Switch the auxiliary branches off and, on leaving, on again: to measure the castling gap while training.
+
+    Args:
+        model: a model with `CastlingAttention` in it; changed in place for the time being.
+
+    Raises:
+        ValueError: if there is no `CastlingAttention` in the model.
+
+    Example:
+        >>> attention = CastlingAttention(64, num_heads=4)
+        >>> with castled(attention):
+        ...     is_castled(attention)
+        True
+        >>> is_castled(attention)
+        False
+    """
+    branches = [(attention, attention.aux) for attention in _attentions_or_error(model)]
+    try:
+        for attention, _ in branches:
+            attention.aux = None
+        yield model
+    finally:
+        for attention, branch in branches:
+            attention.aux = branch
+
+
+def is_castled(model: nn.Module) -> bool:
+    """Whether the model has `CastlingAttention` in it and no auxiliary branch is left."""
+    attentions = _attentions(model)
+    return bool(attentions) and all(attention.aux is None for attention in attentions)
+
+
+def _attentions(model: nn.Module) -> list[CastlingAttention]:
+    return [module for module in model.modules() if isinstance(module, CastlingAttention)]
+
+
+def _attentions_or_error(model: nn.Module) -> list[CastlingAttention]:
+    attentions = _attentions(model)
+    if not attentions:
+        raise ValueError(f"no CastlingAttention in this {type(model).__name__}: there is nothing to castle")
+    return attentions

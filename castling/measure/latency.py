@@ -1,0 +1,76 @@
+"""Time of several candidates in one run: warmed up, interleaved, best and median of several repeats.
+
+Absolute times on a shared machine are noise; candidates that take turns see the same noise, so their ratio holds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one candidate.
+
+    Args:
+        best: of all repeats.
+        median: of all repeats.
+        spread: distance of the quartiles over the median.
+    """
+
+    best: float
+    median: float
+    spread: float
+
+
+def time_interleaved(
+    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 9, min_seconds: float = 0.02, warmup: int = 2
+) -> dict[str, Timing]:
+    """Time every candidate `repeats` times, in turns.
+
+    Args:
+        candidates: functions without arguments, by name.
+        repeats: rounds; in each, every candidate runs for at least `min_seconds`.
+        min_seconds: a candidate that is faster is called several times.
+        warmup: calls before the first round.
+
+    Raises:
+        ValueError: if `repeats` is below 1.
+
+    Example:
+        >>> timings = time_interleaved({"one": lambda: 1}, repeats=3, min_seconds=0.001)
+        >>> 0 < timings["one"].best <= timings["one"].median
+        True
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1; got {repeats}")
+    for run in candidates.values():
+        for _ in range(warmup):
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, run in candidates.items():
+            seconds[name].append(_seconds_per_call(run, min_seconds))
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def _seconds_per_call(run: Callable[[], object], min_seconds: float) -> float:
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
+    calls, elapsed, start = 0, 0.0, time.perf_counter()
+    while elapsed < min_seconds or not calls:
+        run()
+        synchronize()
+        calls, elapsed = calls + 1, time.perf_counter() - start
+    return elapsed / calls
+
+
+def _summary(seconds: list[float]) -> Timing:
+    median = statistics.median(seconds)
+    first, _, third = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (median, median, median)
+    return Timing(best=min(seconds), median=median, spread=(third - first) / median)

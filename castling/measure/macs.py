@@ -1,0 +1,86 @@
+"""Multiply-accumulates and parameters, counted the way the paper's tables count them.
+
+MACs are counted where torch dispatches its operators, so that an attention written with matrix products and a fused
+one both count. Matrix products and convolutions count; softmax, norms, scalings and sums do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from castling.config import check_choice
+
+ParameterConvention = Literal["all", "weights"]
+
+
+@dataclass(frozen=True)
+class MacCount:
+    """MACs of one call.
+
+    Args:
+        total: of the whole call.
+        by_module: of every submodule, its children included, by its name in `named_modules`.
+    """
+
+    total: int
+    by_module: dict[str, int]
+
+
+def count_macs(model: Callable[..., object], *inputs: Tensor) -> MacCount:
+    """Count the MACs of `model(*inputs)`, in evaluation mode and without gradients.
+
+    Args:
+        model: a module, which is left as it was, or any function of tensors.
+        *inputs: its arguments; tensors on the `meta` device, with a module there, count without computing.
+
+    Example:
+        >>> count_macs(nn.Linear(8, 16), torch.randn(10, 8)).total
+        1280
+    """
+    modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+    was_training = [module for module in modules.values() if module.training]
+    for module in was_training:
+        module.training = False
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(*inputs)
+    finally:
+        for module in was_training:
+            module.training = True
+    flops = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
+    root = type(model).__name__
+    names = {name: f"{root}.{name}" for name in modules if name}
+    return MacCount(
+        total=counter.get_total_flops() // 2,
+        by_module={name: flops.get(path, 0) // 2 for name, path in names.items()},
+    )
+
+
+def count_parameters(model: nn.Module, convention: ParameterConvention = "all") -> int:
+    """Count parameters.
+
+    Args:
+        model: a module.
+        convention: `all`, or `weights`: those of convolutions and linear layers without their biases, as in the
+            paper's ImageNet and detection tables.
+
+    Raises:
+        ValueError: for an unknown convention.
+
+    Example:
+        >>> layer = nn.Linear(8, 16)
+        >>> count_parameters(layer), count_parameters(layer, "weights")
+        (144, 128)
+    """
+    check_choice("convention", convention, get_args(ParameterConvention))
+    if convention == "all":
+        return sum(parameter.numel() for parameter in model.parameters())
+    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
+    weights = {module.weight for module in model.modules() if isinstance(module, layers)}  # a shared one counts once
+    return sum(weight.numel() for weight in weights)

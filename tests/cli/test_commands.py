@@ -1,0 +1,67 @@
+"""The commands as a person runs them: in a subprocess."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import castling
+
+COMMAND = Path(sys.executable).with_name("castling")
+
+
+def run(*arguments):
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def test_help_and_version():
+    assert run("--version").stdout.strip() == castling.__version__
+    shown = run("--help")
+    assert shown.returncode == 0
+    for verb in ("bench", "figures"):
+        assert verb in shown.stdout
+
+
+@pytest.mark.parametrize("verb", [("figures",), ("bench", "attention")])
+def test_help_of_a_verb_has_an_example(verb):
+    shown = run(*verb, "--help")
+    assert shown.returncode == 0
+    assert f"Example: castling {' '.join(verb)}" in shown.stdout
+
+
+def test_figures(tmp_path):
+    result = run("figures", "--out", tmp_path / "new", "--steps", 50)
+    assert result.returncode == 0, result.stderr
+    names = ["angular_kernel.png", "feature_space.png", "fitting.png"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
+    assert all(name in result.stdout for name in names)
+    assert "Fitting the angular similarity" in result.stdout
+
+
+def test_bench_attention_prints_a_row_per_number_of_tokens():
+    result = run("bench", "attention", "--tokens", 64, 128, "--repeats", 1, "--kernel", "relu_e")
+    assert result.returncode == 0, result.stderr
+    assert "relu_e" in result.stdout
+    rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["64", "128"]
+    assert [row[1].strip() for row in rows] == ["2 M", "6 M"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench", "attention", "--tokens", 0), "must be at least 1; got [0]"),
+        (("bench", "attention", "--kernel", "relu"), "invalid choice: 'relu'"),
+        (("figures", "--steps", 0, "--out", "{tmp_path}"), "num_steps must be at least 1; got 0"),
+        (("figures", "--out", "{tmp_path}/file/below"), "file"),
+        (("castel",), "invalid choice: 'castel'"),
+        ((), "VERB"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    (tmp_path / "file").touch()
+    result = run(*(str(argument).replace("{tmp_path}", str(tmp_path)) for argument in arguments))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

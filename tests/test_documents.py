@@ -1,0 +1,50 @@
+"""Examples in README and docs run, links point to files, and README's map names what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_python_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks(page):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_point_to_files(page):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_readme_has_an_example():
+    assert blocks(ROOT / "README.md")
+
+
+def test_the_map_names_every_room_and_no_other():
+    drawn = re.search(r"## The house\n.*?```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    rooms = set(re.findall(r"^ {2}(\w+)/", drawn, re.MULTILINE))
+    package = ROOT / "castling"
+    assert rooms == {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    named_files = set(re.findall(r"\b(\w+\.py)\b", drawn))
+    assert named_files <= {path.name for path in package.rglob("*.py")}
+
+
+def test_every_verb_has_a_page():
+    verbs = {path.stem for path in (ROOT / "castling" / "cli").glob("*.py")} - {"__init__", "main"}
+    assert verbs <= {page.stem for page in PAGES}
+
+
+def test_files_stay_small():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "castling").rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 350} == {}

@@ -65,10 +65,10 @@ class AuxiliarySoftmax(nn.Module):
         check_threshold(threshold, self.relative)
         self.threshold = threshold
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, eps: float | None = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from token-major q `(..., Nq, H, D)` to k, v `(..., N, H, D)`; returns float32 or better."""
         check_tokens(q, k, v)
-        eps = smallest_norm(q.dtype) if eps is None else eps
+        eps = smallest_norm(q.dtype)
         with autocast_off(q):
             q, k, v = (promote(x).transpose(-2, -3) for x in (q, k, v))  # (..., H, N, D)
             if self.similarity == "cosine":

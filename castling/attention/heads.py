@@ -17,20 +17,20 @@ from torch import Tensor
 Equation = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
-def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor, eps: float | None = None) -> Tensor:
+def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Apply an attention equation to every head of token-major tensors.
 
-    One image is one batched product over its heads, several images are one batched product per head over the images:
-    both read the tokens where they lie. An exported graph gets the plain four-dimensional form, which engines lay out
-    by themselves. Half-precision tokens are computed and returned in float32, because a sum over tokens can exceed
-    the range of float16: normalise first, then cast.
+    One image is one batched product over its heads; several images are, on a CPU, one batched product per head over
+    the images. Both read the tokens where they lie. A GPU, where launches cost more than copies, and an exported
+    graph, which engines lay out by themselves, get the plain four-dimensional form. Half-precision tokens are computed
+    and returned in float32, because a sum over tokens can exceed the range of float16: normalise first, then cast.
 
     Args:
-        equation: maps q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)` and eps to `(..., Nq, Dv)`.
+        equation: maps q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)` and eps, up to which norms and row sums count
+            as zero, to `(..., Nq, Dv)`.
         q: queries `(..., Nq, H, D)`.
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
-        eps: norms and row sums up to it count as zero; by default what the tokens' dtype allows.
 
     Returns:
         Tokens `(..., Nq, H, Dv)` in float32 or better.
@@ -39,10 +39,10 @@ def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor, eps: float | N
         ValueError: if the shapes do not fit together.
     """
     check_tokens(q, k, v)
-    eps = smallest_norm(q.dtype) if eps is None else eps
+    eps = smallest_norm(q.dtype)
     with autocast_off(q):
         q, k, v = promote(q), promote(k), promote(v)
-        if math.prod(q.shape[:-3]) == 1 or torch.compiler.is_exporting():
+        if math.prod(q.shape[:-3]) == 1 or not q.is_cpu or torch.compiler.is_exporting():
             return equation(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3), eps).transpose(-2, -3)
         heads = zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), strict=True)
         return torch.stack([equation(*head, eps) for head in heads], dim=-2)

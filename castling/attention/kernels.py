@@ -56,7 +56,7 @@ def _angular(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     return (1 - torch.acos(cosine) / math.pi) @ v
 
 
-def _softmax(q: Tensor, k: Tensor, v: Tensor, eps: float | None = None, dropout_p: float = 0.0) -> Tensor:
+def _softmax(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
     """Eq. 1 through the fused kernel of torch, in the tokens' own dtype."""
     check_tokens(q, k, v)
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # (..., H, N, D)
@@ -68,7 +68,7 @@ class Kernel:
     """One row of the table.
 
     Args:
-        attend: token-major attention, `(q, k, v, eps=None, **options)` to `(..., Nq, H, Dv)`.
+        attend: token-major attention, `(q, k, v, **options)` to `(..., Nq, H, Dv)`.
         linear: whether its cost is linear in the number of tokens.
         label: its name in the paper's kernel ablation, or the equation.
     """

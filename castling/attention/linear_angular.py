@@ -24,7 +24,6 @@ def linear_angular_attention(
     *,
     value_term: ValueTerm = "own",
     reduction: Reduction = "sum",
-    eps: float | None = None,
 ) -> Tensor:
     """The linear terms of Eq. 9, `1/2 V + 1/pi Q (K^T V)` with unit rows in Q and K.
 
@@ -35,7 +34,6 @@ def linear_angular_attention(
         value_term: `own` adds half of each token's own value (Eq. 9, and the released code), `sum` half of the sum of
             all values (the exact first term of Eq. 8 times V).
         reduction: `sum` leaves sums over tokens as they are, `mean` divides them by N.
-        eps: rows of q and k up to this length have no direction; by default what the dtype allows.
 
     Returns:
         `(..., Nq, H, Dv)`; float32 for half-precision tokens.
@@ -55,7 +53,7 @@ def linear_angular_attention(
             f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and {v.shape[-3]} "
             "values; use 'sum'"
         )
-    return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v, eps)
+    return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v)
 
 
 def _linear_angular(q: Tensor, k: Tensor, v: Tensor, eps: float, value_term: ValueTerm, reduction: Reduction) -> Tensor:

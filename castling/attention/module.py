@@ -97,16 +97,15 @@ class CastlingAttention(nn.Module):
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
         eps = smallest_norm(q.dtype)
         with autocast_off(x):
-            q, k, v = promote(q), promote(k), promote(v)
-            out = attend(q, k, v, self.config.kernel, eps=eps, **self._kernel_options())
+            out = attend(q, k, v, self.config.kernel, **self._kernel_options())
             if self.aux is not None:
-                aux = self.aux(q, k, v, eps)
+                aux = self.aux(q, k, v)
                 out = out + (unit(aux, eps) if self.config.output_norm == "aux" else aux)
             if self.config.output_norm == "joint":
-                out = unit(out, eps)
+                out = unit(promote(out), eps)
             if self.local_conv is not None:
-                out = self.local_conv(v, grid) + out  # the order keeps the tokens' layout: no copy below
-            out = out.flatten(2).to(x.dtype)  # (B, N, dim)
+                out = self.local_conv(promote(v), grid) + out  # this order keeps the tokens' layout: no copy below
+            out = out.flatten(2).to(q.dtype)  # (B, N, dim)
         return self.proj_drop(self.proj(out))
 
     def _kernel_options(self) -> dict[str, object]:

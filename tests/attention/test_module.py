@@ -57,6 +57,8 @@ def test_baseline_is_timms_attention():
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 30, 64)
     torch.testing.assert_close(ours(x), theirs(x))
+    with torch.autocast("cpu", torch.bfloat16):  # the fused kernel gets half precision, as in timm
+        assert torch.equal(ours(x), theirs(x))
 
 
 def test_threshold_zero_adds_full_softmax_attention():

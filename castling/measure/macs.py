@@ -6,17 +6,26 @@ one both count. Matrix products and convolutions count; softmax, norms, scalings
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from castling.config import check_choice
 
+Shape = Sequence[int]
 ParameterConvention = Literal["all", "weights"]
+
+
+def _fused_flops(q: Shape, k: Shape, v: Shape, *_: object, out_shape: object = None, **__: object) -> int:
+    return int(sdpa_flop_count(q, k, v))
+
+
+# Older torch counts the fused attention of GPUs only.
+_FUSED_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops}
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ def count_macs(model: Callable[..., object], *inputs: Tensor) -> MacCount:
     for module in was_training:
         module.training = False
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU) as counter:
             model(*inputs)
     finally:
         for module in was_training:

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers import Attention as TimmAttention
+from timm.models.vision_transformer import Attention as TimmAttention
 
 from castling import AttentionConfig, CastlingAttention, castle
 from castling.attention import KERNELS

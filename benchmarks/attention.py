@@ -79,7 +79,7 @@ def main() -> None:
         columns = list(rows[order[0]])
         writer.writerow(["tokens", *columns, "heads", "head_dim", *environment, "command"])
         for name in ("tokens", *columns):
-            table.add_column(name.replace("_over_", "/").replace("_", " "), justify="right")
+            table.add_column(name.replace("_over_", " / ").replace("_", " "), justify="right")
         for num_tokens in reversed(order):
             values = [f"{value:.3g}" for value in rows[num_tokens].values()]
             writer.writerow([num_tokens, *values, flags.heads, flags.head_dim, *environment.values(), command])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -73,7 +74,8 @@ def main() -> None:
     hardware = re.sub(r"\W+", "_", environment["processor"]).strip("_").lower()
     path = flags.out / f"attention-{hardware}-{environment['torch']}-{environment['date']}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = Table(title=f"{flags.heads} heads of {flags.head_dim}, batch 1, float32, {environment['threads']} threads")
+    title = f"{flags.heads} heads of {flags.head_dim}, batch 1, float32, {environment['threads']} threads"
+    table = Table(title=title, box=box.SIMPLE)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         columns = list(rows[order[0]])

@@ -75,13 +75,13 @@ def main() -> None:
     path = flags.out / f"attention-{hardware}-{environment['torch']}-{environment['date']}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     title = f"{flags.heads} heads of {flags.head_dim}, batch 1, float32, {environment['threads']} threads"
-    table = Table(title=title, box=box.SIMPLE)
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         columns = list(rows[order[0]])
         writer.writerow(["tokens", *columns, "heads", "head_dim", *environment, "command"])
         for name in ("tokens", *columns):
-            table.add_column(name.replace("_over_", " / ").replace("_", " "), justify="right")
+            table.add_column(name.replace("_over_", "/\n").replace("_", "\n"), justify="right")
         for num_tokens in reversed(order):
             values = [f"{value:.3g}" for value in rows[num_tokens].values()]
             writer.writerow([num_tokens, *values, flags.heads, flags.head_dim, *environment.values(), command])

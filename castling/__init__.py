@@ -3,6 +3,7 @@
 from castling.attention import CastlingAttention, linear_angular_attention
 from castling.config import AttentionConfig
 from castling.conversion import castle, castled, is_castled
+from castling.models import load_host_weights
 
 __version__ = "0.1.0"
 
@@ -13,4 +14,5 @@ __all__ = [
     "castled",
     "is_castled",
     "linear_angular_attention",
+    "load_host_weights",
 ]

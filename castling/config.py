@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 KernelName = Literal[
     "linear_angular", "mean_centred", "softmax_kernel", "cosine", "relu_s", "relu_e", "angular", "softmax"
@@ -111,6 +111,20 @@ class AttentionConfig:
         check_choice("aux_similarity", self.aux_similarity, get_args(Similarity))
         check_odd("local_conv_size", self.local_conv_size)
         check_threshold(self.threshold, self.threshold_relative)
+
+    def with_kernel(self, kernel: str | None) -> AttentionConfig:
+        """The same with another kernel; softmax, which needs no stand-in for residuals, loses branch and output norm.
+
+        Example:
+            >>> AttentionConfig().with_kernel("softmax").aux
+            False
+        """
+        if kernel is None:
+            return self
+        check_choice("kernel", kernel, get_args(KernelName))
+        if kernel == "softmax":
+            return replace(self, kernel="softmax", aux=False, output_norm="none")
+        return replace(self, kernel=cast(KernelName, kernel))
 
     @classmethod
     def baseline(cls) -> AttentionConfig:

@@ -13,3 +13,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Forget graphs of other tests: torch compiles the same code only a few times."""
+    torch.compiler.reset()

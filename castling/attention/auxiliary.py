@@ -65,8 +65,11 @@ class AuxiliarySoftmax(nn.Module):
         check_threshold(threshold, self.relative)
         self.threshold = threshold
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend from token-major q `(..., Nq, H, D)` to k, v `(..., N, H, D)`; returns float32 or better."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Attend from token-major q `(..., Nq, H, D)` to k, v `(..., N, H, D)`; returns float32 or better.
+
+        A bias `(H, Nq, N)` joins the logits.
+        """
         check_tokens(q, k, v)
         eps = smallest_norm(q.dtype)
         with autocast_off(q):
@@ -74,7 +77,8 @@ class AuxiliarySoftmax(nn.Module):
             if self.similarity == "cosine":
                 q, k = unit(q, eps), unit(k, eps)
             scale = 1 / math.sqrt(q.shape[-1]) if self.similarity == "scaled_dot" else 1.0
-            weights = ((q * scale) @ k.mT).softmax(-1)  # (..., H, Nq, N)
+            logits = (q * scale) @ k.mT  # (..., H, Nq, N)
+            weights = (logits if bias is None else logits + bias).softmax(-1)
             weights = F.threshold(weights, absolute_cut(self.threshold, k.shape[-2], self.relative), 0.0)
             if self.training and not torch.compiler.is_exporting():
                 self.occupancy = _share_above_zero(weights.detach())

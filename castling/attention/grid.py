@@ -40,18 +40,29 @@ def resolve_grid(num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0)
     return rows, columns
 
 
-def depthwise_on_grid(tokens: Tensor, weight: Tensor, grid: Grid) -> Tensor:
-    """Depthwise convolution with zero padding that keeps the size.
+def strided(grid: Grid, stride: int) -> Grid:
+    """The grid that every `stride`-th row and column make.
+
+    Example:
+        >>> strided((14, 7), 2)
+        (7, 4)
+    """
+    return -(-grid[0] // stride), -(-grid[1] // stride)
+
+
+def depthwise_on_grid(tokens: Tensor, weight: Tensor, grid: Grid, stride: int = 1) -> Tensor:
+    """Depthwise convolution with zero padding that keeps the size, or the size that the stride leaves.
 
     Args:
         tokens: `(B, rows * columns, C)`.
         weight: `(C, 1, kh, kw)` with odd kh and kw.
         grid: rows and columns.
+        stride: of both axes.
 
     Returns:
-        `(B, rows * columns, C)`, in the same memory order.
+        `(B, N, C)` on the grid `strided(grid, stride)`, in the same memory order.
     """
     image = tokens.unflatten(1, grid).permute(0, 3, 1, 2)  # (B, C, rows, columns), channels-last strides
     padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
-    image = F.conv2d(image, weight, padding=padding, groups=weight.shape[0])
+    image = F.conv2d(image, weight, stride=stride, padding=padding, groups=weight.shape[0])
     return image.permute(0, 2, 3, 1).flatten(1, 2)

@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Equation = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
-
-def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def per_head(equation: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
     """Apply an attention equation to every head of token-major tensors.
 
     One image is one batched product over its heads; several images are, on a CPU, one batched product per head over
@@ -27,10 +25,11 @@ def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     Args:
         equation: maps q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)` and eps, up to which norms and row sums count
-            as zero, to `(..., Nq, Dv)`.
+            as zero, to `(..., Nq, Dv)`; others come after v.
         q: queries `(..., Nq, H, D)`.
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
+        *others: more token-major tensors.
 
     Returns:
         Tokens `(..., Nq, H, Dv)` in float32 or better.
@@ -41,11 +40,11 @@ def per_head(equation: Equation, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     check_tokens(q, k, v)
     eps = smallest_norm(q.dtype)
     with autocast_off(q):
-        q, k, v = promote(q), promote(k), promote(v)
+        tokens = [promote(x) for x in (q, k, v, *others)]
         if math.prod(q.shape[:-3]) == 1 or not q.is_cpu or torch.compiler.is_exporting():
-            return equation(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3), eps).transpose(-2, -3)
-        heads = zip(q.unbind(-2), k.unbind(-2), v.unbind(-2), strict=True)
-        return torch.stack([equation(*head, eps) for head in heads], dim=-2)
+            return equation(*(x.transpose(-2, -3) for x in tokens), eps=eps).transpose(-2, -3)
+        heads = zip(*(x.unbind(-2) for x in tokens), strict=True)
+        return torch.stack([equation(*head, eps=eps) for head in heads], dim=-2)
 
 
 def unit(x: Tensor, eps: float) -> Tensor:

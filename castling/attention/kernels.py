@@ -56,11 +56,11 @@ def _angular(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     return (1 - torch.acos(cosine) / math.pi) @ v
 
 
-def _softmax(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-    """Eq. 1 through the fused kernel of torch, in the tokens' own dtype."""
+def _softmax(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
+    """Eq. 1 through the fused kernel of torch, in the tokens' own dtype; a bias `(H, Nq, N)` joins the logits."""
     check_tokens(q, k, v)
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # (..., H, N, D)
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p).transpose(-2, -3)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p).transpose(-2, -3)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "linear_angular", **op
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
         kernel: a name in `KERNELS`.
-        **options: `value_term` and `reduction` for `linear_angular`, `dropout_p` for `softmax`.
+        **options: those of `linear_angular_attention`, or `bias` and `dropout_p` for `softmax`.
 
     Returns:
         `(..., Nq, H, Dv)`.

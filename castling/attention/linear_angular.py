@@ -24,6 +24,7 @@ def linear_angular_attention(
     *,
     value_term: ValueTerm = "own",
     reduction: Reduction = "sum",
+    own_value: Tensor | None = None,
 ) -> Tensor:
     """The linear terms of Eq. 9, `1/2 V + 1/pi Q (K^T V)` with unit rows in Q and K.
 
@@ -34,12 +35,13 @@ def linear_angular_attention(
         value_term: `own` adds half of each token's own value (Eq. 9, and the released code), `sum` half of the sum of
             all values (the exact first term of Eq. 8 times V).
         reduction: `sum` leaves sums over tokens as they are, `mean` divides them by N.
+        own_value: each query's own value `(..., Nq, H, Dv)`, where queries are fewer than values; by default v.
 
     Returns:
         `(..., Nq, H, Dv)`; float32 for half-precision tokens.
 
     Raises:
-        ValueError: for shapes that do not fit, `own` with Nq different from N, or an unknown option.
+        ValueError: for shapes that do not fit, `own` without a value for every query, or an unknown option.
 
     Example:
         >>> q, k, v = torch.randn(2, 196, 3, 4, 32).unbind(2)
@@ -48,18 +50,23 @@ def linear_angular_attention(
     """
     check_choice("value_term", value_term, get_args(ValueTerm))
     check_choice("reduction", reduction, get_args(Reduction))
-    if value_term == "own" and q.shape[-3:-2] != v.shape[-3:-2]:
+    if value_term == "sum":
+        return per_head(partial(_linear_angular, reduction=reduction), q, k, v)
+    own_value = v if own_value is None else own_value
+    if q.shape[-3:-2] != own_value.shape[-3:-2]:
         raise ValueError(
-            f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and {v.shape[-3]} "
-            "values; use 'sum'"
+            f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and "
+            f"{own_value.shape[-3]} values; pass own_value or use 'sum'"
         )
-    return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v)
+    return per_head(partial(_linear_angular, reduction=reduction), q, k, v, own_value)
 
 
-def _linear_angular(q: Tensor, k: Tensor, v: Tensor, eps: float, value_term: ValueTerm, reduction: Reduction) -> Tensor:
+def _linear_angular(
+    q: Tensor, k: Tensor, v: Tensor, own_value: Tensor | None = None, *, eps: float, reduction: Reduction
+) -> Tensor:
     num_summed = k.shape[-2] if reduction == "mean" else 1
     kv = unit(k, eps).mT @ v  # (..., D, Dv)
-    value = v if value_term == "own" else v.sum(-2, keepdim=True) / num_summed
+    value = v.sum(-2, keepdim=True) / num_summed if own_value is None else own_value
     # Q's rows are scaled after the product, where the scaling joins the sum below in one pass over the tokens.
     linear = q @ (kv * (2 / math.pi / num_summed)) * inverse_norm(q, eps)
     return torch.lerp(value, linear, 0.5)  # 1/2 (V + 2/pi Q K^T V), in the memory order of V

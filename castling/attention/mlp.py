@@ -22,8 +22,11 @@ class Mlp(TimmMlp):
         hidden_features: hidden channels; as many as `in_features` where None.
         act_layer: activation.
         drop: dropout after the activation and after fc2.
-        conv_size: taps per axis, odd; no convolution where None.
+        conv_size: taps per axis, odd; 0 for no convolution.
         num_prefix_tokens: class, distillation and register tokens in front.
+
+    Attributes:
+        grid: rows and columns of the tokens, for hosts that cannot pass them to `forward`.
 
     Raises:
         ValueError: for an even `conv_size`.
@@ -40,26 +43,29 @@ class Mlp(TimmMlp):
         hidden_features: int | None = None,
         act_layer: Callable[[], nn.Module] = nn.GELU,
         drop: float = 0.0,
-        conv_size: int | None = None,
+        conv_size: int = 0,
         num_prefix_tokens: int = 0,
     ) -> None:
         super().__init__(in_features, hidden_features, act_layer=act_layer, drop=drop)
         self.num_prefix_tokens = num_prefix_tokens
+        self.grid: Grid | None = None
         self.conv: nn.Conv2d | None = None
-        if conv_size is not None:
+        if conv_size:
             check_odd("conv_size", conv_size)
             hidden = self.fc1.out_features
             self.conv = nn.Conv2d(hidden, hidden, conv_size, groups=hidden, bias=False)
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
-        """Map tokens `(B, N, C)` one by one and, with the convolution, over their grid, a square where None.
+        """Map tokens `(B, N, C)` one by one and, with the convolution, over their grid.
+
+        Where no grid is given it is `self.grid`, or else a square.
 
         Raises:
             ValueError: if the convolution is there and the grid does not hold the tokens.
         """
         if self.conv is None:
             return super().forward(x)
-        grid = resolve_grid(x.shape[1], grid, self.num_prefix_tokens)
+        grid = resolve_grid(x.shape[1], grid or self.grid, self.num_prefix_tokens)
         hidden = self.fc1(x)
         patches = depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid)
         if not self.num_prefix_tokens:

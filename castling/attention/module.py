@@ -7,6 +7,8 @@ The auxiliary branch is there until the block is castled; it is never tied to `.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
@@ -17,7 +19,81 @@ from castling.attention.local_conv import GridConv, TokenConv
 from castling.config import AttentionConfig
 
 
-class CastlingAttention(nn.Module):
+class HeadMixer(nn.Module):
+    """What happens between projections: tokens are mixed within each head. Every attention here is built on it.
+
+    Args:
+        num_heads: heads.
+        config: kernel, branch and convolution.
+        num_prefix_tokens: class, distillation and register tokens in front, which a 2-D convolution leaves alone.
+        attn_drop: dropout on attention maps, where there are any: the branch and the softmax kernel.
+
+    Attributes:
+        aux: the auxiliary branch, None once castled.
+    """
+
+    def __init__(
+        self, num_heads: int, config: AttentionConfig | None = None, num_prefix_tokens: int = 0, attn_drop: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.config = config = config or AttentionConfig()
+        self.num_heads = num_heads
+        self.attn_drop = attn_drop
+        self.aux: AuxiliarySoftmax | None = None
+        if config.aux:
+            self.aux = AuxiliarySoftmax(config.threshold, config.threshold_relative, config.aux_similarity, attn_drop)
+        self.local_conv: TokenConv | GridConv | None = None
+        if config.local_conv == "tokens":
+            self.local_conv = TokenConv(num_heads, config.local_conv_size)
+        elif config.local_conv == "grid":
+            self.local_conv = GridConv(num_heads, config.local_conv_size, num_prefix_tokens)
+
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        grid: Grid | None = None,
+        bias: Tensor | None = None,
+        subsample: Callable[[Tensor], Tensor] = lambda tokens: tokens,
+        unpooled_v: Tensor | None = None,
+    ) -> Tensor:
+        """Eq. 9 on token-major tensors.
+
+        Args:
+            q: queries `(B, Nq, H, D)`.
+            k: keys `(B, N, H, D)`.
+            v: values `(B, N, H, Dv)`.
+            grid: rows and columns of the values, the unpooled ones where given.
+            bias: added to the logits of softmax, in the kernel or the branch, `(H, Nq, N)`; nowhere else.
+            subsample: where queries are fewer than values, picks the queries' places from `(B, N, H, Dv)`.
+            unpooled_v: values before they were pooled to v; a query's own value and the convolution come from these.
+
+        Returns:
+            `(B, Nq, H, Dv)`, in the dtype of q.
+        """
+        eps = smallest_norm(q.dtype)
+        local_v = v if unpooled_v is None else unpooled_v
+        options: dict[str, object] = {}
+        if self.config.kernel == "linear_angular":
+            options = {"value_term": self.config.value_term, "reduction": self.config.reduction}
+            options["own_value"] = subsample(local_v)
+        elif self.config.kernel == "softmax":
+            options = {"bias": bias, "dropout_p": self.attn_drop if self.training else 0.0}
+        with autocast_off(q):
+            out = attend(q, k, v, self.config.kernel, **options)
+            if self.aux is not None:
+                aux = self.aux(q, k, v, bias)
+                out = out + (unit(aux, eps) if self.config.output_norm == "aux" else aux)
+            if self.config.output_norm == "joint":
+                out = unit(promote(out), eps)
+            if self.local_conv is not None:
+                # In this order the sum keeps the tokens' layout, and the output projection needs no copy.
+                out = subsample(self.local_conv(promote(local_v), grid)) + out
+            return out.to(q.dtype)
+
+
+class CastlingAttention(HeadMixer):
     """Linear attention with a local convolution and, until it is castled, a masked softmax branch.
 
     With no more than its first arguments it is the authors' released block. Parameters are named as in timm: `qkv`
@@ -34,6 +110,7 @@ class CastlingAttention(nn.Module):
 
     Attributes:
         aux: the auxiliary branch, None once castled.
+        grid: rows and columns of the tokens, for hosts that cannot pass them to `forward`.
 
     Raises:
         ValueError: if `num_heads` does not divide `dim`.
@@ -61,56 +138,33 @@ class CastlingAttention(nn.Module):
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
     ) -> None:
-        super().__init__()
         if num_heads < 1 or dim % num_heads:
             raise ValueError(f"num_heads must divide dim; got dim={dim}, num_heads={num_heads}")
-        self.config = config = config or AttentionConfig()
-        self.num_heads = num_heads
+        super().__init__(num_heads, config, num_prefix_tokens, attn_drop)
+        self.grid: Grid | None = None
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.aux = (
-            AuxiliarySoftmax(config.threshold, config.threshold_relative, config.aux_similarity, attn_drop)
-            if config.aux
-            else None
-        )
-        self.local_conv: TokenConv | GridConv | None = None
-        if config.local_conv == "tokens":
-            self.local_conv = TokenConv(num_heads, config.local_conv_size)
-        elif config.local_conv == "grid":
-            self.local_conv = GridConv(num_heads, config.local_conv_size, num_prefix_tokens)
         self.proj = nn.Linear(dim, dim)
-        self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, grid: Grid | None = None
+    ) -> Tensor:
         """Attend among tokens.
 
         Args:
             x: tokens `(B, N, dim)`.
-            grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; a square where None.
+            attn_mask: refused, as `is_causal`; both are here because timm's blocks pass them.
+            is_causal: refused.
+            grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default `self.grid`, or
+                else a square.
 
         Returns:
             Tokens `(B, N, dim)`.
 
         Raises:
-            ValueError: if a 2-D convolution is asked for and the grid does not hold the tokens.
+            ValueError: for a mask, or a 2-D convolution whose grid does not hold the tokens.
         """
+        if attn_mask is not None or is_causal:
+            raise ValueError("linear attention knows no masks; got attn_mask or is_causal")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
-        eps = smallest_norm(q.dtype)
-        with autocast_off(x):
-            out = attend(q, k, v, self.config.kernel, **self._kernel_options())
-            if self.aux is not None:
-                aux = self.aux(q, k, v)
-                out = out + (unit(aux, eps) if self.config.output_norm == "aux" else aux)
-            if self.config.output_norm == "joint":
-                out = unit(promote(out), eps)
-            if self.local_conv is not None:
-                out = self.local_conv(promote(v), grid) + out  # this order keeps the tokens' layout: no copy below
-            out = out.flatten(2).to(q.dtype)  # (B, N, dim)
-        return self.proj_drop(self.proj(out))
-
-    def _kernel_options(self) -> dict[str, object]:
-        if self.config.kernel == "linear_angular":
-            return {"value_term": self.config.value_term, "reduction": self.config.reduction}
-        if self.config.kernel == "softmax":
-            return {"dropout_p": self.attn_drop if self.training else 0.0}
-        return {}
+        return self.proj_drop(self.proj(self.mix(q, k, v, grid or self.grid).flatten(2)))

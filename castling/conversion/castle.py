@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from castling.attention import CastlingAttention
+from castling.attention import HeadMixer
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -23,16 +23,17 @@ def castle(model: Model, inplace: bool = False) -> Model:
     Whether this changes the outputs depends on the masks: with empty masks they stay bitwise equal.
 
     Args:
-        model: a model with `CastlingAttention` in it.
+        model: a model with castling attention in it.
         inplace: change the model itself instead of a copy.
 
     Returns:
         The castled model, with the same `state_dict` keys. A model without branches is returned as it is (a copy).
 
     Raises:
-        ValueError: if there is no `CastlingAttention` in the model.
+        ValueError: if there is no castling attention in the model.
 
     Example:
+        >>> from castling import CastlingAttention
         >>> attention = CastlingAttention(64, num_heads=4)
         >>> is_castled(castle(attention)), is_castled(attention)
         (True, False)
@@ -49,12 +50,13 @@ def castled(model: Model) -> Iterator[Model]:
     """Switch the auxiliary branches off and, on leaving, on again: to measure the castling gap while training.
 
     Args:
-        model: a model with `CastlingAttention` in it; changed in place for the time being.
+        model: a model with castling attention in it; changed in place for the time being.
 
     Raises:
-        ValueError: if there is no `CastlingAttention` in the model.
+        ValueError: if there is no castling attention in the model.
 
     Example:
+        >>> from castling import CastlingAttention
         >>> attention = CastlingAttention(64, num_heads=4)
         >>> with castled(attention):
         ...     is_castled(attention)
@@ -73,17 +75,17 @@ def castled(model: Model) -> Iterator[Model]:
 
 
 def is_castled(model: nn.Module) -> bool:
-    """Whether the model has `CastlingAttention` in it and no auxiliary branch is left."""
+    """Whether the model has castling attention in it and no auxiliary branch is left."""
     attentions = _attentions(model)
     return bool(attentions) and all(attention.aux is None for attention in attentions)
 
 
-def _attentions(model: nn.Module) -> list[CastlingAttention]:
-    return [module for module in model.modules() if isinstance(module, CastlingAttention)]
+def _attentions(model: nn.Module) -> list[HeadMixer]:
+    return [module for module in model.modules() if isinstance(module, HeadMixer)]
 
 
-def _attentions_or_error(model: nn.Module) -> list[CastlingAttention]:
+def _attentions_or_error(model: nn.Module) -> list[HeadMixer]:
     attentions = _attentions(model)
     if not attentions:
-        raise ValueError(f"no CastlingAttention in this {type(model).__name__}: there is nothing to castle")
+        raise ValueError(f"no castling attention in this {type(model).__name__}: there is nothing to castle")
     return attentions

@@ -27,6 +27,8 @@ def _fused_flops(q: Shape, k: Shape, v: Shape, *_: object, out_shape: object = N
 # Older torch counts the fused attention of GPUs only.
 _FUSED_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops}
 
+_NORM_COSTS: dict[type[nn.Module], int] = {nn.modules.batchnorm._BatchNorm: 2, nn.LayerNorm: 5}
+
 
 @dataclass(frozen=True)
 class MacCount:
@@ -41,12 +43,14 @@ class MacCount:
     by_module: dict[str, int]
 
 
-def count_macs(model: Callable[..., object], *inputs: Tensor) -> MacCount:
+def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = False) -> MacCount:
     """Count the MACs of `model(*inputs)`, in evaluation mode and without gradients.
 
     Args:
         model: a module, which is left as it was, or any function of tensors.
         *inputs: its arguments; tensors on the `meta` device, with a module there, count without computing.
+        norms: count batch norms with 2 and layer norms with 5 per element as well, as some of the paper's tables do.
+            They join the total only.
 
     Example:
         >>> count_macs(nn.Linear(8, 16), torch.randn(10, 8)).total
@@ -56,17 +60,26 @@ def count_macs(model: Callable[..., object], *inputs: Tensor) -> MacCount:
     was_training = [module for module in modules.values() if module.training]
     for module in was_training:
         module.training = False
+    norm_macs: list[int] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, out, cost=cost: norm_macs.append(cost * out.numel()))
+        for module in modules.values()
+        for kind, cost in _NORM_COSTS.items()
+        if norms and isinstance(module, kind)
+    ]
     try:
         with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU) as counter:
             model(*inputs)
     finally:
         for module in was_training:
             module.training = True
+        for hook in hooks:
+            hook.remove()
     flops = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
     root = type(model).__name__
     names = {name: f"{root}.{name}" for name in modules if name}
     return MacCount(
-        total=counter.get_total_flops() // 2,
+        total=counter.get_total_flops() // 2 + sum(norm_macs),
         by_module={name: flops.get(path, 0) // 2 for name, path in names.items()},
     )
 

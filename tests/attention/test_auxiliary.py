@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from castling.attention import AuxiliarySoftmax, reference
+from castling.attention import AuxiliarySoftmax, attend, reference
 
 
 @pytest.fixture
@@ -27,6 +27,14 @@ def test_threshold_zero_is_full_softmax_attention(qkv):
     q, k, v = (x.transpose(1, 2) for x in qkv)
     expected = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
     torch.testing.assert_close(AuxiliarySoftmax(0.0)(*qkv), expected)
+
+
+def test_bias_joins_the_logits(qkv):
+    q, k, v = (x.transpose(1, 2) for x in qkv)
+    bias = torch.randn(4, 63, 63, dtype=torch.float64)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+    torch.testing.assert_close(AuxiliarySoftmax(0.0)(*qkv, bias), expected)
+    torch.testing.assert_close(attend(*qkv, "softmax", bias=bias), expected)
 
 
 def test_threshold_one_is_exactly_nothing(qkv):

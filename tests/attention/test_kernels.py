@@ -152,4 +152,7 @@ def test_own_value_needs_one_query_per_value():
     q, k = torch.randn(1, 4, 2, 8), torch.randn(1, 9, 2, 8)
     with pytest.raises(ValueError, match="4 queries and 9 values"):
         linear_angular_attention(q, k, k)
+    places = torch.tensor([0, 2, 6, 8])
+    fewer = linear_angular_attention(k[:, places], k, k, own_value=k[:, places])
+    torch.testing.assert_close(fewer, linear_angular_attention(k, k, k)[:, places])
     assert linear_angular_attention(q, k, k, value_term="sum").shape == q.shape

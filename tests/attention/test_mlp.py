@@ -25,6 +25,13 @@ def test_convolution_on_the_grid_with_prefix_tokens_around_it(grid, prefix):
     torch.testing.assert_close(mlp(x, grid), mlp.fc2(F.gelu(hidden)))
 
 
+def test_a_host_can_leave_the_grid_instead_of_passing_it():
+    mlp, x = Mlp(16, conv_size=3), torch.randn(2, 15, 16)
+    expected = mlp(x, grid=(3, 5))
+    mlp.grid = (3, 5)
+    assert torch.equal(mlp(x), expected)
+
+
 def test_only_the_convolution_is_new_in_the_state_dict():
     assert set(Mlp(8, conv_size=3).state_dict()) - set(TimmMlp(8).state_dict()) == {"conv.weight"}
 

@@ -84,9 +84,9 @@ def test_is_castled_needs_an_attention():
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_nothing_to_castle_is_an_error(inplace):
-    with pytest.raises(ValueError, match="no CastlingAttention in this Linear"):
+    with pytest.raises(ValueError, match="no castling attention in this Linear"):
         castle(nn.Linear(2, 2), inplace=inplace)
-    with pytest.raises(ValueError, match="no CastlingAttention"), castled(nn.Linear(2, 2)):
+    with pytest.raises(ValueError, match="no castling attention"), castled(nn.Linear(2, 2)):
         pass
 
 

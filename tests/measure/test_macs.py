@@ -41,6 +41,13 @@ def test_the_branch_counts_until_it_is_castled():
     assert count_macs(block, x).total - count_macs(castle(block), x).total == 2 * 100 * 100 * 64
 
 
+def test_norms_count_on_request():
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.LayerNorm(6)), torch.randn(1, 3, 5, 6)
+    assert count_macs(model, x).total == 12 * 30
+    assert count_macs(model, x, norms=True).total == 12 * 30 + 7 * 120
+    assert count_macs(model, x).total == 12 * 30
+
+
 def test_counting_leaves_the_model_as_it_was():
     model = nn.Sequential(CastlingAttention(16, 2), nn.BatchNorm1d(20), nn.Dropout(0.5))
     model[2].eval()

@@ -1,0 +1,175 @@
+"""What every registered model promises."""
+
+import copy
+import io
+
+import pytest
+import timm
+import torch
+
+from castling import castle, is_castled
+from castling.measure import count_macs, quadratic_tensors
+
+MODELS = timm.list_models("castling_*")
+# Shallow versions, where depth adds time but nothing to see.
+SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
+SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+
+
+def shallow(name, **kwargs):
+    return timm.create_model(name, **SHALLOW[name.split("_")[1]], **kwargs)
+
+
+def images(height=64, width=64, batch=2):
+    return torch.randn(batch, 3, height, width)
+
+
+def test_the_names():
+    sizes = {"deit": ["tiny", "small", "base"], "levit": [128, 192, 256, 384], "mvitv2": ["tiny", "small", "base"]}
+    names = {f"castling_{family}_{size}" for family in sizes for size in sizes[family]}
+    assert {name.removesuffix("_patch16_224") for name in MODELS} == names
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_backward(name):
+    model = timm.create_model(name, num_classes=10)
+    assert not is_castled(model)
+    logits = model(images())
+    assert logits.shape == (2, 10)
+    assert logits.isfinite().all()
+    logits.square().sum().backward()
+    without = [parameter for parameter, value in model.named_parameters() if value.grad is None]
+    assert without == []
+    assert all(value.grad.isfinite().all() for value in model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_sizes_and_rectangles(name):
+    model = shallow(name, num_classes=10).eval()
+    for size in ((96, 96), (64, 128), (160, 32)):
+        logits = model(images(*size, batch=1))
+        assert logits.shape == (1, 10)
+        assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_save_and_load(name):
+    model, x, file = shallow(name).eval(), images(), io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = shallow(name).eval()
+    assert not torch.equal(other(x), model(x))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(x), model(x))
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_castle(name):
+    model, x = shallow(name).eval(), images(batch=1)
+    fast = castle(model)
+    assert is_castled(fast)
+    assert list(fast.state_dict()) == list(model.state_dict())
+    assert fast(x).isfinite().all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_castled_forward_makes_no_quadratic_tensor(name):
+    side = 512 if "mvitv2" in name else 2048  # 16,384 tokens, more than any layer has channels
+    with torch.device("meta"):
+        model, x = shallow(name).eval(), images(side, side, batch=1)
+    assert quadratic_tensors(lambda: model(x), 16_384)
+    assert not quadratic_tensors(lambda: castle(model)(x), 16_384)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_castled_macs_are_exactly_linear_in_the_tokens(name):
+    with torch.device("meta"):
+        model = castle(shallow(name)).eval()
+    macs = [count_macs(model, torch.randn(1, 3, side, side, device="meta")).total for side in (256, 512, 1024)]
+    # Tokens grow by 4; what does not grow, a class token and the head, is the same in all three.
+    assert macs[2] - macs[1] == 4 * (macs[1] - macs[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_full_models_macs_are_not(name):
+    with torch.device("meta"):
+        model = shallow(name).eval()
+    macs = [count_macs(model, torch.randn(1, 3, side, side, device="meta")).total for side in (256, 512, 1024)]
+    assert macs[2] - macs[1] > 5 * (macs[1] - macs[0])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("state", ["full", "castled"])
+@pytest.mark.parametrize("name", MODELS)
+def test_compile_captures_the_whole_graph(name, state):
+    model = shallow(name).eval()
+    model = castle(model) if state == "castled" else model
+    x = images(batch=1)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", SMALLEST)
+def test_compile_to_native_code(name):
+    model, x = castle(shallow(name)).eval(), images(batch=1)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("state", ["full", "castled"])
+@pytest.mark.parametrize("name", MODELS)
+def test_export(name, state):
+    model, x = shallow(name).eval(), images(64, 96)
+    model = castle(model) if state == "castled" else model
+    torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_head_removal_and_pre_logits(name):
+    model, x = shallow(name, num_classes=10).eval(), images()
+    features = model.forward_features(x)
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (2, model.num_features)
+    torch.testing.assert_close(model(x), model.forward_head(features))
+    assert model.get_classifier() is not None
+    model.reset_classifier(0)
+    torch.testing.assert_close(model(x), pooled)
+    model.reset_classifier(7)
+    assert model(x).shape == (2, 7)
+    bare = shallow(name, num_classes=0)
+    assert bare(x).shape == (2, model.num_features)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_features(name):
+    model, x = shallow(name).eval(), images(64, 128)
+    final, features = model.forward_intermediates(x)
+    torch.testing.assert_close(final, model.forward_features(x))
+    wanted = shallow(name, features_only=True)
+    maps = wanted(x)
+    assert len(maps) == len(wanted.feature_info.channels()) > 0
+    for features, channels, stride in zip(
+        maps, wanted.feature_info.channels(), wanted.feature_info.reduction(), strict=True
+    ):
+        assert features.shape == (2, channels, 64 // stride, 128 // stride)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_softmax_twin(name):
+    model = shallow(name, kernel="softmax").eval()
+    assert set(model.state_dict()) == set(shallow(name).state_dict())
+    assert any("scaled_dot_product" in line for line in quadratic_tensors(lambda: model(images()), 10**9))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_tools_of_timm(name):
+    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
+    model = shallow(name)
+    model.set_grad_checkpointing(True)
+    model(images()).sum().backward()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    for groups in (param_groups_weight_decay(model), param_groups_layer_decay(model)):
+        assert sum(parameter.numel() for group in groups for parameter in group["params"]) == total

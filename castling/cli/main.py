@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from rich.logging import RichHandler
 
 from castling import __version__
-from castling.cli import bench, figures
+from castling.cli import bench, figures, models, paper
 
-VERBS = (bench, figures)
+VERBS = (bench, figures, models, paper)
 
 
 def make_parser() -> argparse.ArgumentParser:

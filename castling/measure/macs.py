@@ -6,6 +6,7 @@ one both count. Matrix products and convolutions count; softmax, norms, scalings
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -20,12 +21,28 @@ Shape = Sequence[int]
 ParameterConvention = Literal["all", "weights"]
 
 
+aten = torch.ops.aten
+
+
 def _fused_flops(q: Shape, k: Shape, v: Shape, *_: object, out_shape: object = None, **__: object) -> int:
     return int(sdpa_flop_count(q, k, v))
 
 
+def _fused_flops_with_softmax(q: Shape, k: Shape, v: Shape, *_: object, out_shape: object = None, **__: object) -> int:
+    return int(sdpa_flop_count(q, k, v)) + 2 * math.prod(q[:-1]) * k[-2]
+
+
+def _softmax_flops(x: Shape, *_: object, out_shape: object = None, **__: object) -> int:
+    return 2 * math.prod(x)
+
+
 # Older torch counts the fused attention of GPUs only.
-_FUSED_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops}
+_FUSED_ON_CPU = {aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops}
+_WITH_SOFTMAX = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops_with_softmax,
+    aten._softmax: _softmax_flops,
+    aten._safe_softmax: _softmax_flops,
+}
 
 _NORM_COSTS: dict[type[nn.Module], int] = {nn.modules.batchnorm._BatchNorm: 2, nn.LayerNorm: 5}
 
@@ -43,7 +60,7 @@ class MacCount:
     by_module: dict[str, int]
 
 
-def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = False) -> MacCount:
+def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = False, softmax: bool = False) -> MacCount:
     """Count the MACs of `model(*inputs)`, in evaluation mode and without gradients.
 
     Args:
@@ -51,6 +68,7 @@ def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = Fals
         *inputs: its arguments; tensors on the `meta` device, with a module there, count without computing.
         norms: count batch norms with 2 and layer norms with 5 per element as well, as some of the paper's tables do.
             They join the total only.
+        softmax: count softmax with 1 per entry as well, as LeViT's own counter does.
 
     Example:
         >>> count_macs(nn.Linear(8, 16), torch.randn(10, 8)).total
@@ -68,7 +86,10 @@ def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = Fals
         if norms and isinstance(module, kind)
     ]
     try:
-        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU) as counter:
+        with (
+            torch.no_grad(),
+            FlopCounterMode(display=False, custom_mapping=_WITH_SOFTMAX if softmax else _FUSED_ON_CPU) as counter,
+        ):
             model(*inputs)
     finally:
         for module in was_training:

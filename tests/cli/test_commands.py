@@ -1,5 +1,6 @@
 """The commands as a person runs them: in a subprocess."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,11 @@ def test_help_and_version():
     assert run("--version").stdout.strip() == castling.__version__
     shown = run("--help")
     assert shown.returncode == 0
-    for verb in ("bench", "figures"):
+    for verb in ("bench", "figures", "models", "paper"):
         assert verb in shown.stdout
 
 
-@pytest.mark.parametrize("verb", [("figures",), ("bench", "attention")])
+@pytest.mark.parametrize("verb", [("figures",), ("bench", "attention"), ("models",), ("paper",)])
 def test_help_of_a_verb_has_an_example(verb):
     shown = run(*verb, "--help")
     assert shown.returncode == 0
@@ -48,6 +49,26 @@ def test_bench_attention_prints_a_row_per_number_of_tokens():
     assert [row[1].strip() for row in rows] == ["2 M", "6 M"]
 
 
+def test_paper_writes_what_it_prints(tmp_path):
+    result = run("paper", "--json", tmp_path / "paper.json")
+    assert result.returncode == 0, result.stderr
+    content = json.loads((tmp_path / "paper.json").read_text())
+    assert content["environment"]["torch"]
+    (row,) = [row for row in content["rows"] if row["row"] == "Castling-DeiT-B" and row["column"] == "params_m"]
+    assert row["reported"] == 87.22
+    assert f"{row['computed']:.3f}" in result.stdout
+    assert "the paper's row repeats that of MViTv2-S" in result.stdout
+
+
+def test_models():
+    result = run("models", "castling_deit_t*")
+    assert result.returncode == 0, result.stderr
+    assert [word in result.stdout for word in ("castling_deit_tiny_patch16_224", "5.9 M", "1.18 G", "levit")] == [
+        *[True] * 3,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -55,6 +76,8 @@ def test_bench_attention_prints_a_row_per_number_of_tokens():
         (("bench", "attention", "--kernel", "relu"), "invalid choice: 'relu'"),
         (("figures", "--steps", 0, "--out", "{tmp_path}"), "num_steps must be at least 1; got 0"),
         (("figures", "--out", "{tmp_path}/file/below"), "file"),
+        (("models", "resnet"), "no model matches 'resnet'; there are castling_deit_base"),
+        (("paper", "--json", "{tmp_path}/file/below"), "file"),
         (("castel",), "invalid choice: 'castel'"),
         ((), "VERB"),
     ],

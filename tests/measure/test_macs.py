@@ -48,6 +48,15 @@ def test_norms_count_on_request():
     assert count_macs(model, x).total == 12 * 30
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_softmax_counts_on_request(device):
+    q = torch.randn(2, 3, 50, 16, device=device)
+    products, entries = 2 * 2 * 3 * 50 * 50 * 16, 2 * 3 * 50 * 50
+    for attention in (F.scaled_dot_product_attention, lambda q, k, v: (q @ k.mT).softmax(-1) @ v):
+        assert count_macs(attention, q, q, q).total == products
+        assert count_macs(attention, q, q, q, softmax=True).total == products + entries
+
+
 def test_counting_leaves_the_model_as_it_was():
     model = nn.Sequential(CastlingAttention(16, 2), nn.BatchNorm1d(20), nn.Dropout(0.5))
     model[2].eval()

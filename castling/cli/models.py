@@ -1,0 +1,42 @@
+"""`castling models`: what is registered, how large it is and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from castling.report.model_table import COLUMNS, cells, markdown, model_names, model_row, write_into
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb and its flags."""
+    parser = verbs.add_parser(
+        "models",
+        help="list models with parameters and MACs",
+        description="List the registered models in their inference form, with the MACs of their softmax twins.",
+        epilog="Example: castling models deit",
+    )
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="part of a name, or wildcards")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write it between the marks of a Markdown file")
+    parser.set_defaults(run=run)
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Print the table, or write it into a file."""
+    rows = [model_row(name) for name in track(model_names(flags.pattern), "Counting")]
+    console = Console()
+    if flags.into:
+        write_into(flags.into, markdown(rows))
+        console.print(f"wrote {flags.into}", highlight=False, soft_wrap=True)
+        return
+    console.width = max(console.width, 110)  # names are never cut
+    table = Table(*COLUMNS)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*cells(row))
+    console.print(table)

@@ -1,0 +1,175 @@
+"""The paper's parameters and MACs beside those of our models, row by row.
+
+`paper_numbers.csv` has every number of every table of the paper (table, row, column, value). `ROWS` says which of them
+are counts of a network that exists here, how to build it, and how that table counts.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+
+import timm
+import torch
+from torch import nn
+
+from castling.config import AttentionConfig
+from castling.conversion import castle
+from castling.measure import count_macs, count_parameters
+from castling.measure.macs import ParameterConvention
+from castling.models.levit import PLAIN_LEVIT
+from castling.models.levit_attention import LevitDesign, Pooling
+
+UNITS = {"params_m": 1e6, "macs_m": 1e6, "macs_g": 1e9}
+
+
+@cache
+def paper_numbers() -> dict[tuple[str, str, str], str]:
+    """Every number of the paper's tables, as printed, by table, row and column.
+
+    Example:
+        >>> paper_numbers()["imagenet", "Castling-DeiT-B", "params_m"]
+        '87.22'
+    """
+    with files("castling.report").joinpath("paper_numbers.csv").open() as file:
+        return {(line["table"], line["row"], line["column"]): line["value"] for line in csv.DictReader(file)}
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of the paper that we can compute.
+
+    Args:
+        table: its table in `paper_numbers.csv`.
+        row: its name there.
+        build: makes the network in its inference form.
+        convention: which parameters that table counts.
+        norms: whether it counts norms among the MACs.
+        softmax: whether it counts softmax among the MACs.
+        misfits: why a column is known not to fit, by column.
+    """
+
+    table: str
+    row: str
+    build: Callable[[], nn.Module]
+    convention: ParameterConvention = "weights"
+    norms: bool = False
+    softmax: bool = False
+    misfits: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A number of the paper beside ours, in the paper's unit.
+
+    Args:
+        table: table of the paper.
+        row: row of the table.
+        column: `params_m`, `macs_m` or `macs_g`.
+        computed: our count.
+        reported: the paper's.
+        error: computed over reported, less 1.
+        note: why it does not fit, where that is known.
+    """
+
+    table: str
+    row: str
+    column: str
+    computed: float
+    reported: float
+    error: float
+    note: str
+
+
+def compare_with_paper(rows: Iterable[PaperRow] | None = None, image_size: int = 224) -> list[Comparison]:
+    """Count parameters and MACs of every row that exists, without computing anything.
+
+    Example:
+        >>> result = compare_with_paper([row for row in ROWS if row.row == "Castling-DeiT-B"])
+        >>> [(comparison.column, comparison.reported, round(comparison.error, 3)) for comparison in result]
+        [('params_m', 87.22, -0.0), ('macs_g', 17.28, -0.0)]
+    """
+    comparisons = []
+    for row in ROWS if rows is None else rows:
+        with torch.device("meta"):
+            model, image = row.build(), torch.empty(1, 3, image_size, image_size)
+        macs = count_macs(model, image, norms=row.norms, softmax=row.softmax).total
+        counts = {"params": count_parameters(model, row.convention), "macs": macs}
+        for column, unit in UNITS.items():
+            printed = paper_numbers().get((row.table, row.row, column))
+            if printed is not None:
+                computed, reported = counts[column.partition("_")[0]] / unit, float(printed)
+                note = dict(row.misfits).get(column, "")
+                error = computed / reported - 1
+                comparisons.append(Comparison(row.table, row.row, column, computed, reported, error, note))
+    return comparisons
+
+
+def _castled(name: str) -> nn.Module:
+    return castle(timm.create_model(name), inplace=True)
+
+
+def _deit(size: str) -> nn.Module:
+    return timm.create_model(f"castling_deit_{size}_patch16_224", attention=AttentionConfig.baseline(), mlp_conv_size=0)
+
+
+def _levit(size: int, design: LevitDesign, distilled: bool) -> nn.Module:
+    return timm.create_model(f"castling_levit_{size}", design=design, mlp_conv_size=0, distilled=distilled)
+
+
+def _design_rows(table: str, size: int) -> list[PaperRow]:
+    """The six rows of an attention-design table: softmax attention, two heads in LeViT's own, one in the others."""
+    rows = []
+    for post in (False, True):
+        for pooling in ("token", "feature", "none"):
+            name = f"{pooling}, {'post-Q, residual Q' if post else 'pre-Q'}"
+            design = _softmax_design(pooling, post)
+            misfits: tuple[tuple[str, str], ...] = ()
+            if table == "levit384" and post and pooling == "feature":
+                misfits = (("macs_g", "post-Q adds 102 M to LeViT-192 with and without feature pooling, but not here"),)
+            rows.append(PaperRow(table, name, partial(_levit, size, design, not post), norms=True, misfits=misfits))
+    return rows
+
+
+def _softmax_design(pooling: Pooling, post: bool) -> LevitDesign:
+    return LevitDesign(pooling, "post" if post else "pre", residual_q=post, attention=AttentionConfig.baseline())
+
+
+_COPIED_ROW = "the paper's row repeats that of MViTv2-S"
+ROWS: list[PaperRow] = [
+    *(
+        PaperRow("imagenet", f"LeViT-{size}", partial(_levit, size, PLAIN_LEVIT, True), convention="all", softmax=True)
+        for size in (128, 192, 256, 384)
+    ),
+    *(PaperRow("imagenet", f"DeiT-{size[0].upper()}", partial(_deit, size)) for size in ("tiny", "small", "base")),
+    *(
+        PaperRow("imagenet", f"MViTv2-{size[0].upper()}", partial(timm.create_model, f"mvitv2_{size}"))
+        for size in ("tiny", "small", "base")
+    ),
+    PaperRow(
+        "imagenet",
+        "Castling-DeiT-T",
+        partial(_castled, "castling_deit_tiny_patch16_224"),
+        misfits=(("params_m", "the paper's 5.64 is plain DeiT-T, while its MACs include the convolutions"),),
+    ),
+    PaperRow("imagenet", "Castling-DeiT-B", partial(_castled, "castling_deit_base_patch16_224")),
+    *(
+        PaperRow("imagenet", f"Castling-LeViT-{size}", partial(_castled, f"castling_levit_{size}"), norms=True)
+        for size in (128, 192, 256, 384)
+    ),
+    *(
+        PaperRow(
+            "imagenet",
+            f"Castling-MViTv2-{size[0].upper()}",
+            partial(_castled, f"castling_mvitv2_{size}"),
+            norms=True,
+            misfits=(("params_m", _COPIED_ROW), ("macs_g", _COPIED_ROW)) if size == "small" else (),
+        )
+        for size in ("tiny", "small", "base")
+    ),
+    *_design_rows("revisit", 192),
+    *_design_rows("levit384", 384),
+]

@@ -13,6 +13,26 @@ from torch import Tensor
 Grid = tuple[int, int]
 
 
+class GridNote:
+    """The grid of the tokens at hand, left by a network for layers that its host calls without it.
+
+    Not an attribute of the layers themselves, because exporters refuse to change those. A copy starts empty.
+
+    Attributes:
+        grid: rows and columns, or None.
+    """
+
+    def __init__(self) -> None:
+        self.grid: Grid | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> GridNote:
+        memo[id(self)] = copy = GridNote()  # one copy for all layers that share this note
+        return copy
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"grid": None}
+
+
 def resolve_grid(num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0) -> Grid:
     """Rows and columns of the token grid: as given, or the square that the tokens make.
 
@@ -29,8 +49,7 @@ def resolve_grid(num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0)
         ((14, 14), (4, 6))
     """
     num_patches = num_tokens - num_prefix_tokens
-    side = math.isqrt(max(num_patches, 0))
-    rows, columns = grid or (side, side)
+    rows, columns = grid or (math.isqrt(max(num_patches, 0)),) * 2
     if num_patches < 1 or rows * columns != num_patches:
         hint = "" if grid else "; pass grid=(rows, columns)"
         raise ValueError(
@@ -62,7 +81,8 @@ def depthwise_on_grid(tokens: Tensor, weight: Tensor, grid: Grid, stride: int = 
     Returns:
         `(B, N, C)` on the grid `strided(grid, stride)`, in the same memory order.
     """
-    image = tokens.unflatten(1, grid).permute(0, 3, 1, 2)  # (B, C, rows, columns), channels-last strides
+    batch, _, channels = tokens.shape
+    image = tokens.reshape(batch, *grid, channels).permute(0, 3, 1, 2)  # (B, C, rows, columns), channels-last strides
     padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
     image = F.conv2d(image, weight, stride=stride, padding=padding, groups=weight.shape[0])
     return image.permute(0, 2, 3, 1).flatten(1, 2)

@@ -8,7 +8,7 @@ import torch
 from timm.layers import Mlp as TimmMlp
 from torch import Tensor, nn
 
-from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid
+from castling.attention.grid import Grid, GridNote, depthwise_on_grid, resolve_grid
 from castling.config import check_odd
 
 
@@ -26,7 +26,7 @@ class Mlp(TimmMlp):
         num_prefix_tokens: class, distillation and register tokens in front.
 
     Attributes:
-        grid: rows and columns of the tokens, for hosts that cannot pass them to `forward`.
+        grid_note: where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
 
     Raises:
         ValueError: for an even `conv_size`.
@@ -48,7 +48,7 @@ class Mlp(TimmMlp):
     ) -> None:
         super().__init__(in_features, hidden_features, act_layer=act_layer, drop=drop)
         self.num_prefix_tokens = num_prefix_tokens
-        self.grid: Grid | None = None
+        self.grid_note = GridNote()
         self.conv: nn.Conv2d | None = None
         if conv_size:
             check_odd("conv_size", conv_size)
@@ -58,14 +58,14 @@ class Mlp(TimmMlp):
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Map tokens `(B, N, C)` one by one and, with the convolution, over their grid.
 
-        Where no grid is given it is `self.grid`, or else a square.
+        Where no grid is given it is what the grid note says, or else a square.
 
         Raises:
             ValueError: if the convolution is there and the grid does not hold the tokens.
         """
         if self.conv is None:
             return super().forward(x)
-        grid = resolve_grid(x.shape[1], grid or self.grid, self.num_prefix_tokens)
+        grid = resolve_grid(x.shape[1], grid or self.grid_note.grid, self.num_prefix_tokens)
         hidden = self.fc1(x)
         patches = depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid)
         if not self.num_prefix_tokens:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
-from castling.attention.grid import Grid
+from castling.attention.grid import Grid, GridNote
 from castling.attention.heads import autocast_off, promote, smallest_norm, unit
 from castling.attention.kernels import attend
 from castling.attention.local_conv import GridConv, TokenConv
@@ -110,7 +110,7 @@ class CastlingAttention(HeadMixer):
 
     Attributes:
         aux: the auxiliary branch, None once castled.
-        grid: rows and columns of the tokens, for hosts that cannot pass them to `forward`.
+        grid_note: where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
 
     Raises:
         ValueError: if `num_heads` does not divide `dim`.
@@ -141,7 +141,7 @@ class CastlingAttention(HeadMixer):
         if num_heads < 1 or dim % num_heads:
             raise ValueError(f"num_heads must divide dim; got dim={dim}, num_heads={num_heads}")
         super().__init__(num_heads, config, num_prefix_tokens, attn_drop)
-        self.grid: Grid | None = None
+        self.grid_note = GridNote()
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -155,8 +155,8 @@ class CastlingAttention(HeadMixer):
             x: tokens `(B, N, dim)`.
             attn_mask: refused, as `is_causal`; both are here because timm's blocks pass them.
             is_causal: refused.
-            grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default `self.grid`, or
-                else a square.
+            grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default what the grid
+                note says, or else a square.
 
         Returns:
             Tokens `(B, N, dim)`.
@@ -167,4 +167,4 @@ class CastlingAttention(HeadMixer):
         if attn_mask is not None or is_causal:
             raise ValueError("linear attention knows no masks; got attn_mask or is_causal")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
-        return self.proj_drop(self.proj(self.mix(q, k, v, grid or self.grid).flatten(2)))
+        return self.proj_drop(self.proj(self.mix(q, k, v, grid or self.grid_note.grid).flatten(2)))

@@ -38,6 +38,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(flags: argparse.Namespace) -> None:
     """Print one table for each of the paper's."""
+    if flags.json and not flags.json.parent.is_dir():
+        raise FileNotFoundError(f"no folder {flags.json.parent} to write {flags.json.name} into")
     comparisons = [found for row in track(ROWS, "Counting") for found in compare_with_paper([row])]
     console = Console()
     console.width = max(console.width, 100)  # numbers are never cut

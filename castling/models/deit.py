@@ -14,9 +14,12 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor
 
 from castling.attention import CastlingAttention, Mlp
+from castling.attention.grid import GridNote
 from castling.config import AttentionConfig
 from castling.models.input_size import check_image_size
 from castling.models.pretrained import default_cfg
+
+UNSUPPORTED = ("qk_norm", "scale_attn_norm", "scale_mlp_norm", "attn_layer", "mlp_layer", "block_fn")
 
 
 class CastlingVisionTransformer(VisionTransformer):
@@ -28,6 +31,9 @@ class CastlingVisionTransformer(VisionTransformer):
         kernel: another kernel for it; `softmax` gives the baseline twin of the same network.
         mlp_conv_size: taps per axis of the convolution in the MLPs; 0 for none.
         **kwargs: as for timm's transformer.
+
+    Raises:
+        ValueError: for arguments of timm's that would change the attention or the MLPs in ways ours do not know.
     """
 
     def __init__(
@@ -38,12 +44,19 @@ class CastlingVisionTransformer(VisionTransformer):
         mlp_conv_size: int = 5,
         **kwargs: Any,
     ) -> None:
+        unknown = [name for name in UNSUPPORTED if kwargs.get(name)]
+        if unknown:
+            raise ValueError(
+                f"a Castling transformer does not take {', '.join(unknown)}: its blocks have their own layers"
+            )
         kwargs.setdefault("dynamic_img_size", True)  # position embeddings are resampled where an image needs it
         super().__init__(*args, **kwargs)
         config = (attention or AttentionConfig()).with_kernel(kernel)
+        self.grid_note = GridNote()
         for block in self.blocks:
             block.attn = _castling_attention(block.attn, config, self.num_prefix_tokens)
             block.mlp = _castling_mlp(block.mlp, mlp_conv_size, self.num_prefix_tokens)
+            block.attn.grid_note = block.mlp.grid_note = self.grid_note
             named_apply(get_init_weights_vit(kwargs.get("weight_init", "")), block)
 
     def forward_features(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -57,11 +70,11 @@ class CastlingVisionTransformer(VisionTransformer):
         return super().forward_intermediates(x, *args, **kwargs)
 
     def _tell_grid(self, x: Tensor) -> None:
-        """Leave the grid with those who need it: timm's blocks pass tokens on without it."""
-        height, width = x.shape[-2:]
-        check_image_size(height, width, self.patch_embed.patch_size[0])
-        for block in self.blocks:
-            block.attn.grid = block.mlp.grid = self.patch_embed.dynamic_feat_size((height, width))
+        """Note the grid for those who need it: timm's blocks pass tokens on without it."""
+        size = (x.shape[-2], x.shape[-1])
+        if not self.patch_embed.dynamic_img_pad:
+            check_image_size(size, self.patch_embed.patch_size)
+        self.grid_note.grid = self.patch_embed.dynamic_feat_size(size)
 
 
 class CastlingVisionTransformerDistilled(CastlingVisionTransformer, VisionTransformerDistilled):

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 
-def check_image_size(height: int, width: int, stride: int) -> None:
-    """Refuse an image whose sides are not multiples of the stride.
+def check_image_size(size: tuple[int, int], patch: tuple[int, int]) -> None:
+    """Refuse an image whose height and width are not multiples of those of a patch.
 
     Raises:
         ValueError: names the nearest legal sizes.
 
     Example:
-        >>> check_image_size(225, 224, stride=16)
+        >>> check_image_size((225, 224), (16, 16))
         Traceback (most recent call last):
-        ValueError: an image of 225 x 224 does not fit patches of 16; the nearest sizes are 224 x 224 and 240 x 224
+        ValueError: an image of 225 x 224 does not fit patches of 16 x 16; the nearest sizes are 224 x 224 and 240 x 224
     """
-    if height % stride == 0 and width % stride == 0 and min(height, width) >= stride:
+    if all(side % step == 0 and side >= step for side, step in zip(size, patch, strict=True)):
         return
-    below, above = (
-        " x ".join(str(max(stride, side // stride * stride + (up if side % stride else 0))) for side in (height, width))
-        for up in (0, stride)
-    )
+    below = tuple(max(step, side // step * step) for side, step in zip(size, patch, strict=True))
+    above = tuple(-(-side // step) * step for side, step in zip(size, patch, strict=True))
+    given, patches, below_text, above_text = (f"{rows} x {columns}" for rows, columns in (size, patch, below, above))
     raise ValueError(
-        f"an image of {height} x {width} does not fit patches of {stride}; the nearest sizes are {below} and {above}"
+        f"an image of {given} does not fit patches of {patches}; the nearest sizes are {below_text} and {above_text}"
     )

@@ -28,7 +28,7 @@ def test_convolution_on_the_grid_with_prefix_tokens_around_it(grid, prefix):
 def test_a_host_can_leave_the_grid_instead_of_passing_it():
     mlp, x = Mlp(16, conv_size=3), torch.randn(2, 15, 16)
     expected = mlp(x, grid=(3, 5))
-    mlp.grid = (3, 5)
+    mlp.grid_note.grid = (3, 5)
     assert torch.equal(mlp(x), expected)
 
 

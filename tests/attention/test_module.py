@@ -195,7 +195,7 @@ def test_a_host_can_leave_the_grid_instead_of_passing_it():
     block = CastlingAttention(32, 2, config=AttentionConfig(local_conv="grid", local_conv_size=3))
     x = torch.randn(2, 15, 32)
     expected = block(x, grid=(3, 5))
-    block.grid = (3, 5)
+    block.grid_note.grid = (3, 5)
     assert torch.equal(block(x), expected)
 
 

@@ -77,7 +77,7 @@ def test_models():
         (("figures", "--steps", 0, "--out", "{tmp_path}"), "num_steps must be at least 1; got 0"),
         (("figures", "--out", "{tmp_path}/file/below"), "file"),
         (("models", "resnet"), "no model matches 'resnet'; there are castling_deit_base"),
-        (("paper", "--json", "{tmp_path}/file/below"), "file"),
+        (("paper", "--json", "{tmp_path}/file/below"), "no folder"),
         (("castel",), "invalid choice: 'castel'"),
         ((), "VERB"),
     ],

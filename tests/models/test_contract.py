@@ -126,6 +126,16 @@ def test_export(name, state):
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", SMALLEST)
+def test_export_for_any_size(name):
+    model = castle(shallow(name)).eval()
+    sides = {axis: 64 * torch.export.Dim(label, min=2, max=16) for axis, label in ((2, "rows"), (3, "columns"))}
+    program = torch.export.export(model, (images(192, 320),), dynamic_shapes={"x": sides}, strict=False)
+    for size in ((128, 192), (256, 128)):
+        x = images(*size)
+        torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_head_removal_and_pre_logits(name):
     model, x = shallow(name, num_classes=10).eval(), images()

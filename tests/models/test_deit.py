@@ -1,8 +1,11 @@
+import copy
+import pickle
+
 import pytest
 import timm
 import torch
 
-from castling import AttentionConfig
+from castling import AttentionConfig, castle
 from castling.attention import CastlingAttention, Mlp
 from castling.models import load_host_weights
 
@@ -88,7 +91,7 @@ def test_other_patch_sizes(patch_size):
 )
 def test_sizes_that_do_not_fit_are_named(size, nearest):
     model = timm.create_model(TINY, depth=1)
-    with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} does not fit patches of 16; .* {nearest}"):
+    with pytest.raises(ValueError, match=f"{size[0]} x {size[1]} does not fit patches of 16 x 16; .* {nearest}"):
         model(torch.randn(1, 3, *size))
 
 
@@ -102,7 +105,36 @@ def test_grid_of_one_image_does_not_leak_into_the_next():
     assert torch.equal(model(wide), expected)
 
 
+def test_padding_takes_any_size():
+    model = timm.create_model(TINY, depth=1, dynamic_img_pad=True)
+    assert model(torch.randn(1, 3, 50, 70)).shape == (1, 1000)
+
+
+def test_patches_need_not_be_square():
+    model = timm.create_model(TINY, depth=1, patch_size=(16, 8), img_size=(64, 48))
+    assert model(torch.randn(1, 3, 32, 40)).shape == (1, 1000)
+    with pytest.raises(ValueError, match=r"patches of 16 x 8; .* 32 x 40 and 48 x 40"):
+        model(torch.randn(1, 3, 40, 40))
+
+
+def test_a_copy_shares_one_note_of_its_own():
+    model = timm.create_model(TINY, depth=2)
+    model(torch.randn(1, 3, 32, 64))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        notes = {id(layer.grid_note) for block in other.blocks for layer in (block.attn, block.mlp)}
+        assert notes == {id(other.grid_note)} != {id(model.grid_note)}
+        assert other.grid_note.grid is None
+        assert torch.equal(other(torch.ones(1, 3, 64, 32)), model(torch.ones(1, 3, 64, 32)))
+
+
+def test_strict_export():
+    model, x = castle(timm.create_model(TINY, depth=1)).eval(), torch.randn(1, 3, 32, 64)
+    torch.testing.assert_close(torch.export.export(model, (x,), strict=True).module()(x), model(x))
+
+
 def test_bad_options_are_named():
+    with pytest.raises(ValueError, match="does not take qk_norm"):
+        timm.create_model(TINY, qk_norm=True)
     with pytest.raises(ValueError, match="did you mean 'softmax'"):
         timm.create_model(TINY, kernel="softmx")
     with pytest.raises(ValueError, match="conv_size must be odd"):

@@ -15,6 +15,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models._features import feature_take_indices
 from timm.models.levit import LevitMlp, NormLinear, Stem16
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from castling.attention import Grid
 from castling.attention.grid import depthwise_on_grid, strided
@@ -168,12 +169,15 @@ class CastlingLevit(nn.Module):
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
 
-        def head() -> nn.Module:
-            return NormLinear(self.num_features, num_classes, drop=self.drop_rate) if num_classes else nn.Identity()
+        def make_head() -> nn.Module:
+            if not num_classes:
+                return nn.Identity()
+            head = NormLinear(self.num_features, num_classes, drop=self.drop_rate).train(self.training)
+            return head.to(self.stem.conv1.linear.weight)  # its device and dtype
 
-        self.head = head().train(self.training)
+        self.head = make_head()
         if self.distilled:
-            self.head_dist = head().train(self.training)
+            self.head_dist = make_head()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Trade time for memory while training."""
@@ -198,7 +202,7 @@ class CastlingLevit(nn.Module):
         outputs = []
         for stage in self.stages[:num_stages]:
             if self.grad_checkpointing and torch.is_grad_enabled() and not torch.compiler.is_exporting():
-                tokens, grid = torch.utils.checkpoint.checkpoint(stage, tokens, grid, use_reentrant=False)
+                tokens, grid = checkpoint(stage, tokens, grid, use_reentrant=False)
             else:
                 tokens, grid = stage(tokens, grid)
             outputs.append((tokens, grid))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
@@ -34,7 +35,7 @@ class MultiScaleHeadMixer(HeadMixer):
         num_heads: int,
         stride: int,
         config: AttentionConfig,
-        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        norm_layer: Callable[[int], nn.Module],
     ) -> None:
         super().__init__(num_heads, config)
         head_dim = out_dim // num_heads
@@ -73,10 +74,9 @@ class CastlingMultiScaleBlock(nn.Module):
         self.norm1, self.norm2 = host.norm1, host.norm2
         self.shortcut_proj_attn = host.shortcut_proj_attn
         self.drop_path1, self.drop_path2 = host.drop_path1, host.drop_path2
-        self.attn = MultiScaleHeadMixer(host.dim, host.dim_out, host.attn.num_heads, self.stride, config)
+        norm_layer = partial(nn.LayerNorm, eps=host.norm1.eps)
+        self.attn = MultiScaleHeadMixer(host.dim, host.dim_out, host.attn.num_heads, self.stride, config, norm_layer)
         self.mlp = Mlp(host.mlp.fc1.in_features, host.mlp.fc1.out_features, conv_size=mlp_conv_size)
-        for norm in (self.attn.norm_q, self.attn.norm_k, self.attn.norm_v):
-            norm.eps = host.norm1.eps
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         """Map tokens of this grid; returns them with their new grid."""

@@ -105,6 +105,13 @@ def test_grid_of_one_image_does_not_leak_into_the_next():
     assert torch.equal(model(wide), expected)
 
 
+def test_set_input_size_resamples_positions_for_good():
+    model = timm.create_model(TINY, depth=1)
+    model.set_input_size((64, 96))
+    assert model.pos_embed.shape == (1, 1 + 4 * 6, 192)
+    assert model(torch.randn(1, 3, 64, 96)).shape == (1, 1000)
+
+
 def test_padding_takes_any_size():
     model = timm.create_model(TINY, depth=1, dynamic_img_pad=True)
     assert model(torch.randn(1, 3, 50, 70)).shape == (1, 1000)
@@ -127,6 +134,7 @@ def test_a_copy_shares_one_note_of_its_own():
         assert torch.equal(other(torch.ones(1, 3, 64, 32)), model(torch.ones(1, 3, 64, 32)))
 
 
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 def test_strict_export():
     model, x = castle(timm.create_model(TINY, depth=1)).eval(), torch.randn(1, 3, 32, 64)
     torch.testing.assert_close(torch.export.export(model, (x,), strict=True).module()(x), model(x))

@@ -92,6 +92,12 @@ def test_second_head():
     assert [head.linear.out_features for head in model.get_classifier()] == [7, 7]
 
 
+def test_a_new_head_goes_where_the_model_is():
+    model = timm.create_model("castling_levit_128", **SMALL).double()
+    model.reset_classifier(5)
+    assert model(torch.randn(2, 3, 64, 64).double()).dtype == torch.float64
+
+
 def test_gradient_checkpointing_gives_the_same_gradients():
     model = timm.create_model("castling_levit_128", **SMALL)
     x = torch.randn(2, 3, 64, 64)

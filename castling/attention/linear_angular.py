@@ -10,7 +10,6 @@ import math
 from functools import partial
 from typing import get_args
 
-import torch
 from torch import Tensor
 
 from castling.attention.heads import inverse_norm, per_head, unit
@@ -67,6 +66,6 @@ def _linear_angular(
     num_summed = k.shape[-2] if reduction == "mean" else 1
     kv = unit(k, eps).mT @ v  # (..., D, Dv)
     value = v.sum(-2, keepdim=True) / num_summed if own_value is None else own_value
-    # Q's rows are scaled after the product, where the scaling joins the sum below in one pass over the tokens.
-    linear = q @ (kv * (2 / math.pi / num_summed)) * inverse_norm(q, eps)
-    return torch.lerp(value, linear, 0.5)  # 1/2 (V + 2/pi Q K^T V), in the memory order of V
+    # 1/2 (V + 2/pi Q K^T V). Q's rows are scaled after the product, in place: fresh memory costs more than arithmetic.
+    linear = q @ (kv * (2 / math.pi / num_summed))
+    return linear.mul_(inverse_norm(q, eps)).lerp_(value, 0.5)

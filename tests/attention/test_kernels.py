@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from castling.attention import KERNELS, attend, linear_angular_attention, reference
-from castling.config import KernelName
+from castling.attention import KERNELS, CastlingAttention, attend, linear_angular_attention, reference
+from castling.config import AttentionConfig, KernelName
 
 
 def tokens(batch, num_tokens, num_heads, dim, dtype):
@@ -94,23 +94,36 @@ def test_fewer_queries_and_other_value_width(kernel):
 
 
 class CopyWatch(TorchDispatchMode):
-    def __init__(self):
+    """Copies of tensors with at least so many entries."""
+
+    def __init__(self, num_entries):
         super().__init__()
+        self.num_entries = num_entries
         self.copies = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__ in {"clone", "copy_", "_to_copy", "contiguous", "cat"}:
-            self.copies.append(func)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        copying = func.overloadpacket.__name__ in {"clone", "copy_", "_to_copy", "contiguous", "cat"}
+        if copying and result.numel() >= self.num_entries:
+            self.copies.append((func, result.shape))
+        return result
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_linear_angular_copies_no_tokens(batch):
     q, k, v = torch.randn(batch, 64, 3, 3, 16).unbind(2)
-    with CopyWatch() as watch:
+    with CopyWatch(q.numel()) as watch:
         out = linear_angular_attention(q, k, v)
     assert not watch.copies
-    assert out.is_contiguous()  # heads lie side by side again: the output projection needs no copy either
+    assert out.shape == q.shape
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_castled_block_copies_no_tokens(batch):
+    block, x = CastlingAttention(48, 3, config=AttentionConfig(aux=False)).eval(), torch.randn(batch, 64, 48)
+    with torch.no_grad(), CopyWatch(x.numel()) as watch:
+        block(x)
+    assert not watch.copies
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

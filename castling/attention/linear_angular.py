@@ -43,6 +43,7 @@ def linear_angular_attention(
         ValueError: for shapes that do not fit, `own` without a value for every query, or an unknown option.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(2, 196, 3, 4, 32).unbind(2)
         >>> linear_angular_attention(q, k, v).shape
         torch.Size([2, 196, 4, 32])

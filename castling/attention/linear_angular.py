@@ -50,23 +50,31 @@ def linear_angular_attention(
     """
     check_choice("value_term", value_term, get_args(ValueTerm))
     check_choice("reduction", reduction, get_args(Reduction))
-    if value_term == "sum":
-        return per_head(partial(_linear_angular, reduction=reduction), q, k, v)
-    own_value = v if own_value is None else own_value
-    if q.shape[-3:-2] != own_value.shape[-3:-2]:
+    others = () if own_value is None else (own_value,)
+    num_values = (v, *others)[-1].shape[-3:-2]
+    if value_term == "own" and q.shape[-3:-2] != num_values:
         raise ValueError(
             f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and "
-            f"{own_value.shape[-3]} values; pass own_value or use 'sum'"
+            f"{num_values[0]} values; pass own_value or use 'sum'"
         )
-    return per_head(partial(_linear_angular, reduction=reduction), q, k, v, own_value)
+    return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v, *others)
 
 
 def _linear_angular(
-    q: Tensor, k: Tensor, v: Tensor, own_value: Tensor | None = None, *, eps: float, reduction: Reduction
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    own_value: Tensor | None = None,
+    *,
+    eps: float,
+    value_term: ValueTerm,
+    reduction: Reduction,
 ) -> Tensor:
     num_summed = k.shape[-2] if reduction == "mean" else 1
     kv = unit(k, eps).mT @ v  # (..., D, Dv)
-    value = v.sum(-2, keepdim=True) / num_summed if own_value is None else own_value
+    value = v if own_value is None else own_value
+    if value_term == "sum":
+        value = v.sum(-2, keepdim=True) / num_summed
     # 1/2 (V + 2/pi Q K^T V). Q's rows are scaled after the product, in place: fresh memory costs more than arithmetic.
     linear = q @ (kv * (2 / math.pi / num_summed))
     return linear.mul_(inverse_norm(q, eps)).lerp_(value, 0.5)

@@ -77,7 +77,8 @@ class HeadMixer(nn.Module):
         options: dict[str, object] = {}
         if self.config.kernel == "linear_angular":
             options = {"value_term": self.config.value_term, "reduction": self.config.reduction}
-            options["own_value"] = subsample(local_v)
+            own_value = subsample(local_v)
+            options["own_value"] = None if own_value is v else own_value
         elif self.config.kernel == "softmax":
             options = {"bias": bias, "dropout_p": self.attn_drop if self.training else 0.0}
         with autocast_off(q):

@@ -105,7 +105,7 @@ def _create(variant: str, pretrained: bool, distilled: bool = False, **kwargs: A
         pretrained,
         pretrained_filter_fn=partial(checkpoint_filter_fn, adapt_layer_scale=True),
         feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
-        **kwargs,
+        **{**SIZES[variant], **kwargs},
     )
 
 
@@ -123,19 +123,16 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def castling_deit_tiny_patch16_224(pretrained: bool = False, **kwargs: Any) -> CastlingVisionTransformer:
     """Castling-DeiT-T; `patch_size`, `img_size`, `distilled`, `kernel` and timm's arguments as keywords."""
-    name = "castling_deit_tiny_patch16_224"
-    return _create(name, pretrained, **{**SIZES[name], **kwargs})
+    return _create("castling_deit_tiny_patch16_224", pretrained, **kwargs)
 
 
 @register_model
 def castling_deit_small_patch16_224(pretrained: bool = False, **kwargs: Any) -> CastlingVisionTransformer:
     """Castling-DeiT-S, which the paper does not list."""
-    name = "castling_deit_small_patch16_224"
-    return _create(name, pretrained, **{**SIZES[name], **kwargs})
+    return _create("castling_deit_small_patch16_224", pretrained, **kwargs)
 
 
 @register_model
 def castling_deit_base_patch16_224(pretrained: bool = False, **kwargs: Any) -> CastlingVisionTransformer:
     """Castling-DeiT-B."""
-    name = "castling_deit_base_patch16_224"
-    return _create(name, pretrained, **{**SIZES[name], **kwargs})
+    return _create("castling_deit_base_patch16_224", pretrained, **kwargs)

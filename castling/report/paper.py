@@ -84,7 +84,7 @@ class Comparison:
     note: str
 
 
-def compare_with_paper(rows: Iterable[PaperRow] | None = None, image_size: int = 224) -> list[Comparison]:
+def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Comparison]:
     """Count parameters and MACs of every row that exists, without computing anything.
 
     Example:
@@ -95,7 +95,7 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None, image_size: int =
     comparisons = []
     for row in ROWS if rows is None else rows:
         with torch.device("meta"):
-            model, image = row.build(), torch.empty(1, 3, image_size, image_size)
+            model, image = row.build(), torch.empty(1, 3, 224, 224)
         macs = count_macs(model, image, norms=row.norms, softmax=row.softmax).total
         counts = {"params": count_parameters(model, row.convention), "macs": macs}
         for column, unit in UNITS.items():

@@ -5,8 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint bench clean
 
 demo: .venv/.installed-demo
-	$(BIN)/castling figures --out demo
-	$(BIN)/castling bench attention
+	$(BIN)/castling demo --out demo
 
 test: lint
 	$(BIN)/pytest -n auto --maxprocesses 8

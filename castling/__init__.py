@@ -2,7 +2,7 @@
 
 from castling.attention import CastlingAttention, linear_angular_attention
 from castling.config import AttentionConfig
-from castling.conversion import castle, castled, is_castled
+from castling.conversion import castle, castled, certify, is_castled
 from castling.models import load_host_weights
 
 __version__ = "0.1.0"
@@ -12,6 +12,7 @@ __all__ = [
     "CastlingAttention",
     "castle",
     "castled",
+    "certify",
     "is_castled",
     "linear_angular_attention",
     "load_host_weights",

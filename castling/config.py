@@ -21,8 +21,8 @@ LocalConv = Literal["tokens", "grid", "none"]
 Similarity = Literal["scaled_dot", "dot", "cosine"]
 
 
-def check_choice(what: str, value: object, legal: Iterable[str]) -> None:
-    """Refuse a `value` that is not one of the `legal` names.
+def check_choice(what: str, value: object, legal: Iterable[str], shown: str | None = None) -> None:
+    """Refuse a `value` that is not one of the `legal` names; a message calls it `shown` where that is given.
 
     Raises:
         ValueError: names the value, the nearest legal name and all legal names.
@@ -37,7 +37,7 @@ def check_choice(what: str, value: object, legal: Iterable[str]) -> None:
         return
     near = difflib.get_close_matches(str(value), legal, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown {what} {value!r}: {hint}Legal: {', '.join(map(repr, legal))}")
+    raise ValueError(f"unknown {what} {(shown or value)!r}: {hint}Legal: {', '.join(map(repr, legal))}")
 
 
 def check_odd(what: str, value: int) -> None:

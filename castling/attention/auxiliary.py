@@ -29,7 +29,7 @@ class AuxiliarySoftmax(nn.Module):
         attn_drop: dropout on the masked map.
 
     Attributes:
-        occupancy: share of entries that survive the mask, per head `(H,)`, in the last training forward; None before.
+        occupancy: share of entries that survive the mask, per head `(H,)`, in the last forward; None before.
 
     Raises:
         ValueError: for a threshold outside its range or an unknown similarity.
@@ -80,7 +80,7 @@ class AuxiliarySoftmax(nn.Module):
             logits = (q * scale) @ k.mT  # (..., H, Nq, N)
             weights = (logits if bias is None else logits + bias).softmax(-1)
             weights = F.threshold(weights, absolute_cut(self.threshold, k.shape[-2], self.relative), 0.0)
-            if self.training and not torch.compiler.is_exporting():
+            if not torch.compiler.is_exporting():
                 self.occupancy = _share_above_zero(weights.detach())
             return (self.attn_drop(weights) @ v).transpose(-2, -3)
 

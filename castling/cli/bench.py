@@ -11,6 +11,7 @@ from rich.progress import track
 from rich.table import Table
 
 from castling.attention import KERNELS, attend
+from castling.cli import HelpFormatter
 from castling.measure import Timing, count_macs, time_interleaved
 
 TOKENS = [64, 128, 196, 256, 512, 1024, 2048, 4096, 8192, 16_384]
@@ -25,7 +26,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="one attention, without a network around it",
         description="Compare fused softmax attention with a linear kernel, for one image of N tokens.",
         epilog="Example: castling bench attention --tokens 196 1024 --kernel relu_e",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     attention.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="numbers of tokens")
     attention.add_argument("--heads", type=int, default=3, metavar="N", help="number of heads")

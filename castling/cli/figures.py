@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from castling.cli import HelpFormatter
 from castling.report.fitting import draw_fitting, fit_angular_similarity
 from castling.report.kernel_figures import draw_expansion, draw_feature_space
 
@@ -19,7 +20,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="draw the paper's explanatory figures",
         description="Draw the angular kernel, its feature space, and a network that learns it.",
         epilog="Example: castling figures --out figures",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="folder, made where needed")
     parser.add_argument("--steps", type=int, default=10_000, metavar="N", help="training steps of the network")

@@ -7,12 +7,18 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.logging import RichHandler
 
 from castling import __version__
-from castling.cli import bench, figures, models, paper
+from castling.cli import bench, castle, demo, evaluate, figures, models, paper, predict, recipes, report, train
+from castling.training import Interrupted, TrainingFailed
 
-VERBS = (bench, figures, models, paper)
+VERBS = (demo, recipes, train, castle, evaluate, predict, report, models, bench, paper, figures)
+
+
+def _log_handler() -> RichHandler:
+    return RichHandler(console=Console(stderr=True), show_path=False)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -36,16 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows `castling`; by default that of the process.
 
     Returns:
-        The exit code: 0, or 2 for input that cannot be used.
+        The exit code: 0; 1 where a command ran and says no; 2 for input that cannot be used; 3 for training that
+        failed; 128 and the signal's number for a run that was interrupted and saved.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(show_path=False)])
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_log_handler()])
     flags = make_parser().parse_args(arguments)
     try:
-        flags.run(flags)
+        return flags.run(flags) or 0
     except (ValueError, OSError, ImportError) as error:
         print(f"castling: {error}", file=sys.stderr)
         return 2
+    except TrainingFailed as error:
+        print(f"castling: {error}", file=sys.stderr)
+        return 3
+    except Interrupted as interrupted:
+        print(f"castling: {interrupted}; go on with: castling train {interrupted.folder}", file=sys.stderr)
+        return 128 + interrupted.signum
     except KeyboardInterrupt:
         print("castling: interrupted", file=sys.stderr)
         return 130
-    return 0

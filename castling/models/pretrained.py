@@ -44,12 +44,17 @@ def load_host_weights(
         Names of the new convolutions, which stay at their initial value.
 
     Raises:
-        ValueError: if anything else is missing, or there is more than the model takes; then nothing is loaded.
+        ValueError: if anything else is missing, has another shape, or there is more than the model takes; then nothing
+            is loaded.
     """
     adapted = dict(weights) if adapt is None else adapt(dict(weights), model)
-    expected = set(model.state_dict())
-    missing = {name for name in expected - set(adapted) if not name.endswith(NEW_PARAMETERS)}
-    unexpected = set(adapted) - expected
+    expected = model.state_dict()
+    missing = {name for name in expected.keys() - adapted.keys() if not name.endswith(NEW_PARAMETERS)}
+    unexpected = adapted.keys() - expected.keys()
     if missing or unexpected:
         raise ValueError(f"these weights do not fit: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
+    shapes = {name: (tuple(value.shape), tuple(expected[name].shape)) for name, value in adapted.items()}
+    wrong = [f"{name} {given} for {wanted}" for name, (given, wanted) in shapes.items() if given != wanted]
+    if wrong:
+        raise ValueError(f"these weights do not fit: {len(wrong)} have other shapes, such as {wrong[0]}")
     return list(model.load_state_dict(adapted, strict=False).missing_keys)

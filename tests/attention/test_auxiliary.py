@@ -54,14 +54,14 @@ def test_occupancy_is_the_surviving_share_per_head(qkv):
     assert 0 < expected.min() < expected.max() < 1
 
 
-def test_occupancy_is_kept_from_the_last_training_forward(qkv):
+def test_occupancy_is_that_of_the_last_forward_in_either_mode(qkv):
     branch = AuxiliarySoftmax(0.05)
     branch(*qkv)
-    seen = branch.occupancy.clone()
+    assert (branch.occupancy > 0).all()
     branch.eval()
     branch.set_threshold(1.0)
     branch(*qkv)
-    assert torch.equal(branch.occupancy, seen)
+    assert (branch.occupancy == 0).all()
 
 
 def test_branch_owns_nothing_and_keeps_no_map(qkv):

@@ -107,7 +107,8 @@ def test_sum_over_tokens_passes_the_range_and_precision_of_half(dtype):
     """65,536 equal tokens: a float16 sum would be infinite, a bfloat16 one would stop growing at 256."""
     q = torch.ones(1, 65_536, 1, 8, dtype=dtype)
     out = attend(q, q, q * 8, "linear_angular")
-    torch.testing.assert_close(out, attend(q.double(), q.double(), 8 * q.double()).float())
+    # Summed one by one in float32, as some matrix products do, 65,536 equal terms are off by some 1e-4.
+    torch.testing.assert_close(out, attend(q.double(), q.double(), 8 * q.double()).float(), rtol=1e-3, atol=0)
     assert out.min() > 65_504
 
 

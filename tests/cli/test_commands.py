@@ -9,6 +9,11 @@ import pytest
 
 import castling
 
+VERBS = [("bench", "attention")]
+VERBS += [
+    (name,)
+    for name in ("castle", "demo", "evaluate", "figures", "models", "paper", "predict", "recipes", "report", "train")
+]
 COMMAND = Path(sys.executable).with_name("castling")
 
 
@@ -20,11 +25,11 @@ def test_help_and_version():
     assert run("--version").stdout.strip() == castling.__version__
     shown = run("--help")
     assert shown.returncode == 0
-    for verb in ("bench", "figures", "models", "paper"):
+    for verb in ("bench", "castle", "demo", "evaluate", "figures", "models", "paper", "predict", "recipes", "train"):
         assert verb in shown.stdout
 
 
-@pytest.mark.parametrize("verb", [("figures",), ("bench", "attention"), ("models",), ("paper",)])
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb_has_an_example(verb):
     shown = run(*verb, "--help")
     assert shown.returncode == 0

@@ -1,0 +1,89 @@
+"""`castling train`: train a recipe, or go on with a run."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from castling.training import Recipe, RunFolder, load_recipe, train
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb and its flags."""
+    parser = verbs.add_parser(
+        "train",
+        help="train a recipe, or go on with a run",
+        description="Train a recipe into a run folder. Given a run folder, go on from its last good checkpoint. "
+        "Under torchrun, several processes or machines share the work.",
+        epilog="Example: castling train digits/castling training.epochs=10 --out runs/digits; several processes: "
+        "torchrun --nproc-per-node 2 -m castling train digits/castling --out runs/digits; go on: castling train "
+        "runs/digits",
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="recipe by name or file, or the folder of a run to go on with")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from the recipe's")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/RECIPE-DATE-TIME)")
+    parser.set_defaults(run=run)
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Train, with a progress bar and a line per evaluation."""
+    resume = Path(flags.recipe).is_dir()
+    if resume:
+        if flags.overrides or flags.out:
+            raise ValueError("a run goes on as it began: give neither settings nor --out with a run folder")
+        folder = Path(flags.recipe)
+        recipe = RunFolder(folder).recipe()
+    else:
+        recipe = load_recipe(flags.recipe, flags.overrides)
+        if flags.out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("several processes must agree on the run folder: name it with --out")
+        folder = flags.out or _new_folder(flags.recipe)
+    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
+    summary = train_with_progress(recipe, folder, resume, console)
+    console.print(f"{_metrics(summary)}; the run is in {folder}", highlight=False, soft_wrap=True)
+    if summary.get("castled"):
+        console.print(f"next: castling castle {folder}", highlight=False, soft_wrap=True)
+
+
+def train_with_progress(
+    recipe: Recipe, folder: Path, resume: bool = False, console: Console | None = None, label: str = "Training"
+) -> dict[str, Any]:
+    """Train and show it: a bar with loss and time left, and a line for each evaluation."""
+    console = console or Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, TextColumn("{task.fields[loss]}"), console=console)
+    bar = progress.add_task(label, total=None, loss="")
+
+    def watch(line: dict[str, Any]) -> None:
+        progress.start()  # with the first line: what is refused before is said without a bar
+        if line["kind"] == "tick":
+            loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}"
+            progress.update(bar, completed=line["step"], total=line["steps"], loss=loss)
+        elif line["kind"] == "eval":
+            fullest = max((max(heads) for heads in line["occupancy"].values()), default=None)
+            mask = "" if fullest is None else f", fullest mask {100 * fullest:.2f} %"
+            console.print(f"epoch {line['epoch']:g}: {_metrics(line)}{mask}", highlight=False)
+
+    try:
+        return train(recipe, folder, resume, watch)
+    finally:
+        progress.stop()
+
+
+def _metrics(line: dict[str, Any]) -> str:
+    model, castled = line["model"], line.get("castled")
+    shown = ", ".join(f"{name} {100 * value:.2f} %" for name, value in model.items() if name != "loss")
+    if not castled:
+        return shown
+    return shown + "; castled " + ", ".join(f"{100 * castled[name]:.2f} %" for name in castled if name != "loss")
+
+
+def _new_folder(recipe: str) -> Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{Path(recipe).with_suffix('').as_posix().replace('/', '-')}-{now}"

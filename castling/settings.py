@@ -1,0 +1,149 @@
+"""Mappings into dataclasses and back, strictly: what a recipe says, checked before anything starts.
+
+A wrong key or value is an error that names its place, the nearest legal name and the legal ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import jsonargparse
+import yaml
+
+from castling.config import check_choice
+
+Settings = TypeVar("Settings")
+
+
+def from_mapping(kind: type[Settings], values: Mapping[str, Any], place: str = "") -> Settings:
+    """Make a dataclass from a nested mapping.
+
+    Args:
+        kind: a dataclass, whose fields may be dataclasses too.
+        values: its fields; those left out keep their defaults.
+        place: where the mapping stands in a larger one, for messages.
+
+    Raises:
+        ValueError: for an unknown key, a missing one, or a value of the wrong type or outside its range.
+
+    Example:
+        >>> from castling.config import AttentionConfig
+        >>> from_mapping(AttentionConfig, {"threshold": "1e-2"}).threshold
+        0.01
+        >>> from_mapping(AttentionConfig, {"treshold": 0.1}, "model.attention")
+        Traceback (most recent call last):
+        ValueError: unknown key 'model.attention.treshold': did you mean 'threshold'? Legal: 'kernel', 'value_term', \
+'reduction', 'output_norm', 'local_conv', 'local_conv_size', 'aux', 'threshold', 'threshold_relative', 'aux_similarity'
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{place or kind.__name__} must be a mapping of settings; got {values!r}")
+    fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
+    hints = get_type_hints(kind)
+    for key in values:
+        check_choice("key", key, fields, shown=_join(place, key))
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"missing {', '.join(_join(place, name) for name in missing)}")
+    parsed = {key: _parse(hints[key], value, _join(place, key)) for key, value in values.items()}
+    try:
+        return kind(**parsed)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}" if place else str(error)) from error
+
+
+def to_mapping(settings: Any) -> dict[str, Any]:
+    """A dataclass as a mapping that YAML and JSON can hold; `from_mapping` gives the same dataclass again."""
+    return cast(dict[str, Any], _plain(dataclasses.asdict(settings)))
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A nested mapping with some values replaced.
+
+    Args:
+        values: the mapping, left as it is.
+        overrides: `key=value` with dots between the keys; values are read as YAML.
+
+    Raises:
+        ValueError: for an override without `=`, or one that goes through a value that is no mapping.
+
+    Example:
+        >>> with_overrides({"training": {"epochs": 3}}, ["training.epochs=5", "seed=1"])
+        {'training': {'epochs': 5}, 'seed': 1}
+    """
+    result = cast(dict[str, Any], _plain(values))
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            raise ValueError(f"expected key=value, such as training.epochs=10; got {override!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"cannot read the value of {override!r}: {error}") from error
+        target = result
+        for key in keys[:-1]:
+            if target.get(key) is None:
+                target[key] = {}
+            target = target[key]
+            if not isinstance(target, dict):
+                raise ValueError(f"{override!r} goes through {key!r}, which is {target!r} and holds no settings")
+        target[keys[-1]] = value
+    return result
+
+
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    """The mapping that a YAML text holds.
+
+    Raises:
+        ValueError: if it is no YAML, or something other than a mapping.
+    """
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} must hold a mapping of settings; got {type(values).__name__}")
+    return values
+
+
+def _parse(hint: Any, value: Any, place: str) -> Any:
+    if get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint):
+        if value is None:
+            return None
+        hint = Union[tuple(kind for kind in get_args(hint) if kind is not type(None))]  # noqa: UP007
+    if dataclasses.is_dataclass(hint):
+        return from_mapping(cast(Any, hint), value, place)
+    if get_origin(hint) is Literal:
+        check_choice(place, "no" if value is False and "no" in get_args(hint) else value, get_args(hint))
+        return "no" if value is False else value  # YAML reads a bare no as false
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--value", type=hint)
+    try:
+        if value is None:  # which jsonargparse takes for any type
+            raise ValueError
+        return parser.parse_object({"value": _plain(value)}).value  # a copy: it parses strings in place
+    except Exception as error:
+        raise ValueError(f"{place} must be of type {_type_name(hint)}; got {value!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _join(place: str, key: object) -> str:
+    return f"{place}.{key}" if place else str(key)
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)

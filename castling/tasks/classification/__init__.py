@@ -1,0 +1,1 @@
+"""Image classification: pictures in, class scores out."""

@@ -1,0 +1,261 @@
+"""Where labelled pictures come from: folders as ImageNet's, MNIST's and CIFAR's files, Hugging Face, digits to try.
+
+A source is one split, read one picture at a time; it holds arrays and paths only, so that loader workers can get it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from castling.config import check_choice
+from castling.extras import import_extra
+from castling.tasks.classification.array_files import ArraySource, read_cifar, read_idx, strict_decoding
+
+SourceName = Literal["digits", "folder", "idx", "cifar", "huggingface"]
+Split = Literal["train", "val"]
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Labelled pictures of one split, read one at a time; `labels` are the class names."""
+
+    labels: list[str]
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """A stable name of a picture: its path relative to the root, or split and number."""
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        """A picture in its own mode, decoded to the end, and its class; raises if it cannot be."""
+
+
+def open_source(
+    kind: str,
+    split: str,
+    root: Path | str | None = None,
+    *,
+    name: str | None = None,
+    image_column: str = "image",
+    label_column: str = "label",
+) -> Source:
+    """Open one split of a dataset of labelled pictures.
+
+    Args:
+        kind: `digits` (scikit-learn's, every fifth of a class held out), `folder` (`train/CLASS/*.jpg` and
+            `val/CLASS/*.jpg`), `idx` (MNIST's files), `cifar` (CIFAR's files) or `huggingface`.
+        split: `train` or `val`. Where there is no `val`, `validation` or `test` stands for it.
+        root: the folder of `folder`, `idx` and `cifar`; the others need none.
+        name: of `huggingface`: a dataset's name, or a folder that `save_to_disk` wrote.
+        image_column: of `huggingface`: where the pictures are.
+        label_column: of `huggingface`: where their classes are.
+
+    Raises:
+        ValueError: names an unknown kind, split, class or column, a missing argument, or a file that is damaged.
+        FileNotFoundError: names the folder or file that is missing.
+        ImportError: says which extra to install.
+
+    Example:
+        >>> digits = open_source("digits", "val")
+        >>> picture, target = digits.read(0)
+        >>> digits.name(0), picture.size, picture.mode, digits.labels[target]
+        ('val/0', (8, 8), 'L', '5')
+    """
+    check_choice("source", kind, get_args(SourceName))
+    check_choice("split", split, get_args(Split))
+    if kind == "digits":
+        return _read_digits(split)
+    if kind == "huggingface":
+        if name is None:
+            raise ValueError("source 'huggingface' needs a name: a dataset's name or a folder that save_to_disk wrote")
+        return _open_huggingface(name, split, image_column, label_column)
+    if root is None:
+        raise ValueError(f"source {kind!r} needs a root: the folder the dataset is in")
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder {root}")
+    if kind == "idx":
+        return read_idx(root, split)
+    if kind == "cifar":
+        return read_cifar(root, split)
+    return _open_folder(root, split)
+
+
+def _read_digits(split: str) -> ArraySource:
+    digits = import_extra("sklearn.datasets", "demo").load_digits()
+    rank = np.zeros(len(digits.target), int)  # of each picture among those of its class
+    for target in range(10):
+        members = digits.target == target
+        rank[members] = np.arange(members.sum())
+    chosen = (rank % 5 == 4) == (split == "val")
+    pictures = np.rint(digits.images[chosen] * (255 / 16)).astype(np.uint8)  # (N, 8, 8)
+    return ArraySource(pictures, digits.target[chosen], [str(number) for number in range(10)], split)
+
+
+@dataclass
+class FolderSource:
+    """Pictures in files, one folder per class.
+
+    Args:
+        root: what the paths are relative to.
+        paths: as bytes in one array: a list of a million strings is copied page by page into every loader worker.
+        targets: the class of each.
+        labels: class names.
+    """
+
+    root: Path
+    paths: np.ndarray
+    targets: np.ndarray
+    labels: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, index: int) -> str:
+        """Path of a picture relative to the root."""
+        return os.fsdecode(self.paths[index])
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        """A picture, decoded to the end, and its class."""
+        return read_picture(self.root / self.name(index)), int(self.targets[index])
+
+
+def read_picture(path: Path) -> Image.Image:
+    """A picture in its own mode, decoded to the end."""
+    with strict_decoding(), Image.open(path) as picture:
+        picture.load()
+    return picture
+
+
+def _open_folder(root: Path, split: str) -> FolderSource:
+    names = ["train"] if split == "train" else ["val", "validation", "test"]
+    train = root / "train"
+    folder = next((root / name for name in names if (root / name).is_dir()), root / names[0])
+    labels = _entries(train, folders=True)
+    if not labels:
+        raise _no_pictures(train)
+    unknown = sorted(set(_entries(folder, folders=True)) - set(labels))
+    if unknown:
+        raise ValueError(f"{folder} has classes that {train} lacks: {_shorten(unknown)}; there: {_shorten(labels)}")
+    found = [sorted(pictures_in(folder / label, root)) for label in labels]
+    if not any(found):
+        raise _no_pictures(folder)
+    empty = [label for label, files in zip(labels, found, strict=True) if not files]
+    if empty and split == "train":
+        logger.warning("no pictures in these class folders of %s: %s", folder, ", ".join(empty))
+    paths = np.array([os.fsencode(file) for files in found for file in files])
+    return FolderSource(root, paths, np.repeat(np.arange(len(labels)), [len(files) for files in found]), labels)
+
+
+def _no_pictures(folder: Path) -> ValueError:
+    there = folder if folder.is_dir() else folder.parent
+    return ValueError(
+        f"no pictures in {folder}: expected {folder}/CLASS/* with one of the endings {' '.join(IMG_EXTENSIONS)}; "
+        f"found {_shorten(_entries(there))} in {there}"
+    )
+
+
+def _entries(folder: Path, folders: bool = False) -> list[str]:
+    # What begins with a dot was left there by a file browser or a notebook.
+    if not folder.is_dir():
+        return []
+    return sorted(
+        path.name for path in folder.iterdir() if not path.name.startswith(".") and (path.is_dir() or not folders)
+    )
+
+
+def pictures_in(folder: Path, root: Path) -> Iterator[str]:
+    """Paths relative to `root` of all files in a folder and those below it that end as pictures do."""
+    for path, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        prefix = Path(path).relative_to(root).as_posix()
+        for file in files:
+            if file.lower().endswith(IMG_EXTENSIONS) and not file.startswith("."):
+                yield f"{prefix}/{file}"
+
+
+def _shorten(names: Sequence[str], limit: int = 10) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "nothing") + more
+
+
+@dataclass
+class HuggingFaceSource:
+    """A split of a Hugging Face dataset.
+
+    Args:
+        data: the `datasets.Dataset`.
+        image_column: where the pictures are.
+        label_column: where their classes are.
+        targets: the class of each value in that column.
+        labels: class names.
+        split: what the pictures' names begin with.
+    """
+
+    data: Any
+    image_column: str
+    label_column: str
+    targets: dict[Any, int]
+    labels: list[str]
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def name(self, index: int) -> str:
+        """Split and number of a picture."""
+        return f"{self.split}/{index}"
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        """A picture, decoded to the end, and its class."""
+        with strict_decoding():
+            row = self.data[index]
+        picture = row[self.image_column]
+        if picture is None:
+            raise ValueError(f"{self.name(index)} has no picture in column {self.image_column!r}")
+        picture.load()
+        return picture, self.targets[row[self.label_column]]
+
+
+def _open_huggingface(name: str, split: str, image_column: str, label_column: str) -> HuggingFaceSource:
+    datasets = import_extra("datasets", "hub")
+    folder = Path(name).expanduser()
+    saved = any((folder / marker).is_file() for marker in ("dataset_dict.json", "state.json"))
+    splits = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(name)
+    if isinstance(splits, datasets.Dataset):
+        splits = {str(splits.split or "train"): splits}
+    wanted = ["train"] if split == "train" else ["validation", "val", "test"]
+    found = next((candidate for candidate in wanted if candidate in splits), None)
+    if found is None:
+        raise ValueError(f"no split {' or '.join(map(repr, wanted))} in {name!r}; there: {', '.join(splits)}")
+    data = splits[found].with_format(None)
+    if not len(data):
+        raise ValueError(f"no pictures in split {found!r} of {name!r}")
+    legal_types = (datasets.Image,), (datasets.ClassLabel, datasets.Value)
+    for column, types in zip((image_column, label_column), legal_types, strict=True):
+        if not isinstance(data.features.get(column), types):
+            columns = ", ".join(f"{known!r} ({type(feature).__name__})" for known, feature in data.features.items())
+            legal = " or ".join(kind.__name__ for kind in types)
+            raise ValueError(f"no column {column!r} of type {legal} in {name!r}; there: {columns}")
+    feature = data.features[label_column]
+    if isinstance(feature, datasets.ClassLabel):
+        labels, values = list(feature.names), list(range(feature.num_classes))
+    else:
+        # Of the training split, so that both splits count the same classes.
+        values = sorted(value for value in splits.get("train", data).unique(label_column) if value is not None)
+        labels = [str(value) for value in values]
+    unknown = [value for value in data.unique(label_column) if value not in values]  # test splits often have -1
+    if unknown:
+        raise ValueError(f"unknown labels in split {found!r} of {name!r}: {unknown[:10]}; legal: {_shorten(labels)}")
+    data = data.select_columns([image_column, label_column]).cast_column(image_column, datasets.Image())
+    return HuggingFaceSource(data, image_column, label_column, {v: i for i, v in enumerate(values)}, labels, split)

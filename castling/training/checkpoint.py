@@ -1,0 +1,153 @@
+"""Checkpoints that survive: written beside, flushed, checked by a manifest of checksums, renamed into place.
+
+A checkpoint is a folder. Its manifest is written last and names the checksum of every file, so that a folder is either
+whole or known not to be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from castling.training.run_folder import sync_folder, write_file
+
+logger = logging.getLogger(__name__)
+MANIFEST, STATE = "manifest.json", "state.json"
+
+
+@dataclass
+class Checkpoint:
+    """All that a run needs to go on.
+
+    Args:
+        step: optimizer steps taken.
+        weights: state dicts by name: `model`, and `ema` where there is one.
+        optimizer: its state dict.
+        state: everything else, as JSON holds it; `score` where the weights were evaluated.
+    """
+
+    step: int
+    weights: Mapping[str, Mapping[str, Tensor]]
+    optimizer: Mapping[str, Any]
+    state: dict[str, Any]
+
+
+def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
+    """Write a checkpoint, then remove old ones: the last `keep` and the one with the best score stay.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        OSError: if it cannot be written; then nothing has changed.
+    """
+    folder = root / f"step-{checkpoint.step:09d}"
+    beside = root / f".{folder.name}.part"
+    files = {f"{name}.safetensors": save(_clones(weights)) for name, weights in checkpoint.weights.items()}
+    buffer = io.BytesIO()
+    torch.save(checkpoint.optimizer, buffer)
+    files["optimizer.pt"] = buffer.getvalue()
+    files[STATE] = json.dumps({"step": checkpoint.step, **checkpoint.state}, indent=2).encode()
+    checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for name, content in files.items():
+            write_file(beside / name, content)
+        write_file(beside / MANIFEST, json.dumps(checksums, indent=2).encode())
+        if folder.exists():  # of the same step: a damaged one, or the same weights before their evaluation
+            shutil.rmtree(folder)
+        os.replace(beside, folder)
+        sync_folder(root)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        last = [path.name for path in checkpoint_folders(root)[-1:]]
+        raise OSError(
+            f"cannot save {folder}: {error.strerror or error}. "
+            + (f"The last good checkpoint is {last[0]}" if last else "There is no checkpoint yet")
+        ) from error
+    _remove_old(root, keep)
+    return folder
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        ValueError: if it is incomplete or damaged; says which file.
+    """
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise ValueError(f"{folder} is incomplete: it has no {MANIFEST}")
+    try:
+        checksums = json.loads(manifest.read_text())
+        files = {name: (folder / name).read_bytes() for name in checksums}
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+    for name, content in files.items():
+        if hashlib.sha256(content).hexdigest() != checksums[name]:
+            raise ValueError(f"{folder} is damaged: {name} does not match its checksum")
+    state = json.loads(files.pop(STATE))
+    optimizer = torch.load(io.BytesIO(files.pop("optimizer.pt")), map_location="cpu", weights_only=True)
+    weights = {name.removesuffix(".safetensors"): load(content) for name, content in files.items()}
+    return Checkpoint(state.pop("step"), weights, optimizer, state)
+
+
+def load_last(root: Path) -> Checkpoint | None:
+    """The last checkpoint that is whole; damaged ones are named in a warning and passed over. None if there is none."""
+    for folder in reversed(checkpoint_folders(root)):
+        try:
+            return load_checkpoint(folder)
+        except ValueError as error:
+            logger.warning("%s; the one before it is used", error)
+    return None
+
+
+def load_best(root: Path) -> Checkpoint | None:
+    """The checkpoint with the best score, or the last one where none was evaluated."""
+    best = _best(checkpoint_folders(root))
+    return load_last(root) if best is None else load_checkpoint(best)
+
+
+def checkpoint_folders(root: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(path for path in root.glob("step-*") if path.is_dir())
+
+
+def _best(folders: list[Path]) -> Path | None:
+    scores = {folder: score for folder in folders if (score := _score(folder)) is not None}
+    return max(scores, key=lambda folder: (scores[folder], folder.name), default=None)
+
+
+def _score(folder: Path) -> float | None:
+    try:
+        score = json.loads((folder / STATE).read_text()).get("score")
+    except (OSError, json.JSONDecodeError):
+        return None
+    return None if score is None else float(score)
+
+
+def _remove_old(root: Path, keep: int) -> None:
+    folders = checkpoint_folders(root)
+    for folder in folders[:-keep]:
+        if folder != _best(folders):
+            shutil.rmtree(folder)
+    for unfinished in root.glob(".step-*.part"):  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _clones(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share no memory, as safetensors wants them."""
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights.items()}

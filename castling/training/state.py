@@ -1,0 +1,117 @@
+"""The state of a run: its tensors and a few numbers. Whoever restores it goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+from torch.optim import Optimizer
+
+from castling.training.checkpoint import Checkpoint, load_last, save_checkpoint
+from castling.training.run_folder import RunFolder
+
+
+class NotFinite(Exception):
+    """Losses, gradients or weights are not finite, and the run has to go back."""
+
+
+@dataclass
+class Progress:
+    """Where a run is, beside its tensors.
+
+    Args:
+        step: optimizer steps, skipped ones included.
+        evaluated: the step of the last evaluation.
+        skipped: steps skipped for a non-finite loss or gradient.
+        bad_in_a_row: of these, how many at the very end.
+        rollbacks: times the run went back to a checkpoint.
+        loss_sum: of the steps since the last line of the log.
+        loss_count: how many these are.
+        metrics: of the last evaluation.
+    """
+
+    step: int = 0
+    evaluated: int = -1
+    skipped: int = 0
+    bad_in_a_row: int = 0
+    rollbacks: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    metrics: dict[str, Any] | None = None
+
+
+@dataclass
+class RunState:
+    """What changes during a run.
+
+    Args:
+        model: the network, without wrappers.
+        optimizer: its optimizer.
+        ema: moving average of the weights; None for none.
+        scaler: of fp16 losses; None for none.
+        progress: the numbers.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    ema: ModelEmaV3 | None
+    scaler: Any
+    progress: Progress
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The weights that count: the moving average where there is one."""
+        kept: nn.Module = self.model if self.ema is None else self.ema.module
+        return kept
+
+    def check_finite(self) -> None:
+        """Refuse poisoned weights, which are never evaluated nor saved.
+
+        Raises:
+            NotFinite: names the first.
+        """
+        for name, value in [*self.model.state_dict().items(), *self.kept_model.state_dict().items()]:
+            if not torch.isfinite(value).all():
+                raise NotFinite(f"{name} is not finite")
+
+    def save(self, folder: RunFolder, share: float, score: float | None = None) -> None:
+        """Write a checkpoint, in the process that writes.
+
+        Args:
+            folder: of the run.
+            share: of training that is done.
+            score: of the kept weights, where they were evaluated.
+
+        Raises:
+            NotFinite: for weights that are not.
+            OSError: if it cannot be written.
+        """
+        self.check_finite()
+        if not folder.writes:
+            return
+        weights = {"model": self.model.state_dict()}
+        if self.ema is not None:
+            weights["ema"] = self.ema.module.state_dict()
+        state = {"progress": asdict(self.progress), "share": share, "score": score, "log_size": folder.log_size()}
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
+        checkpoint = Checkpoint(self.progress.step, weights, self.optimizer.state_dict(), state)
+        save_checkpoint(folder.checkpoints, checkpoint)
+
+    def restore(self, folder: RunFolder) -> None:
+        """Take up the last good checkpoint and cut the log back to it; without one, the run begins anew."""
+        checkpoint = load_last(folder.checkpoints)
+        if checkpoint is None:
+            folder.cut_log(0)
+            return
+        self.model.load_state_dict(checkpoint.weights["model"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(checkpoint.weights["ema"])
+        self.optimizer.load_state_dict(dict(checkpoint.optimizer))
+        if self.scaler is not None and "scaler" in checkpoint.state:
+            self.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.progress = Progress(**checkpoint.state["progress"])
+        folder.cut_log(checkpoint.state["log_size"])

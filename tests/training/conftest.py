@@ -1,0 +1,60 @@
+"""A recipe that trains in less than a second: 96 real digits, 16 tokens, one block."""
+
+import copy
+import struct
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from castling.settings import with_overrides
+from castling.training import parse_recipe
+
+MICRO = {
+    "task": "classification",
+    "model": {
+        "name": "castling_deit_tiny_patch16_224",
+        "options": {
+            "img_size": 16,
+            "patch_size": 4,
+            "embed_dim": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "drop_rate": 0.1,
+        },
+    },
+    "data": {"source": "idx", "image_size": 16, "channels": 1, "mean": [0.3], "std": [0.4], "crop_share": 1.0},
+    "augment": {"auto_augment": None, "erasing": 0.2, "mixup": 0.2, "cutmix": 0.0},
+    "training": {
+        "epochs": 2,
+        "batch_size": 32,
+        "learning_rate": {"peak": 2e-3},
+        "threshold": {"kind": "linear", "start": 0.05, "end": 1.0},
+        "ema_decay": 0.9,
+        "clip_norm": 1.0,
+        "workers": 0,
+        "log_every": 1,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory):
+    """96 digits to train on and 32 to evaluate, as files of MNIST's form: three steps an epoch."""
+    folder = tmp_path_factory.mktemp("few_digits")
+    digits = load_digits()
+    pictures, labels = (digits.images[:128] * 15.9).astype(np.uint8), digits.target[:128].astype(np.uint8)
+    for prefix, chosen in (("train", slice(0, 96)), ("t10k", slice(96, 128))):
+        header = struct.pack(">HBB3I", 0, 8, 3, len(pictures[chosen]), 8, 8)
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + pictures[chosen].tobytes())
+        header = struct.pack(">HBBI", 0, 8, 1, len(labels[chosen]))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(header + labels[chosen].tobytes())
+    return folder
+
+
+@pytest.fixture
+def micro(few_digits):
+    """Makes the recipe, with overrides as on the command line."""
+    return lambda *overrides: parse_recipe(
+        with_overrides(copy.deepcopy(MICRO), [f"data.root={few_digits}", *overrides])
+    )

@@ -1,0 +1,231 @@
+"""Failures: numbers that are not finite, disks that are full, pictures that cannot be read."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from castling.tasks.classification.task import Classification
+from castling.training import TrainingFailed, load_recipe, train
+from castling.training.checkpoint import Checkpoint, load_last, save_checkpoint
+from castling.training.recipe import recipe_text
+from castling.training.state import Progress, RunState
+
+
+def poison(monkeypatch, when, what="loss"):
+    """Make the losses of some calls NaN, or their gradients."""
+    losses, calls = Classification.losses, []
+
+    def poisoned(self, model, batch):
+        calls.append(len(calls))
+        if when(calls[-1]):
+            if what == "picture":
+                batch["image"][0] = float("nan")
+                return losses(self, model, batch)
+            found = losses(self, model, batch)
+            factor = float("nan") if what == "loss" else 1.0
+            loss = found["loss"] * factor
+            if what == "gradient":
+                loss.register_hook(lambda gradient: gradient * float("inf"))
+            return {"loss": loss}
+        return losses(self, model, batch)
+
+    monkeypatch.setattr(Classification, "losses", poisoned)
+    return calls
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient", "picture"])
+def test_a_bad_step_is_skipped_and_counted(micro, tmp_path, monkeypatch, what):
+    poison(monkeypatch, lambda call: call == 2, what)
+    summary = train(micro(), tmp_path / "run")
+    assert (summary["skipped_steps"], summary["rollbacks"], summary["steps"]) == (1, 0, 6)
+    last = load_last(tmp_path / "run" / "checkpoints")
+    for weights in last.weights.values():
+        assert all(torch.isfinite(value).all() for value in weights.values())
+
+
+def test_a_bad_batch_does_not_poison_running_statistics(micro, tmp_path, monkeypatch):
+    poison(monkeypatch, lambda call: call == 1, "picture")
+    model = "model={name: levit_128s, options: {}}"
+    sizes = ("data.image_size=224", "training.batch_size=4", "training.max_steps=2", "data.channels=3")
+    colour = ("data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "training.threshold=null", "augment.mixup=0")
+    monkeypatch.setattr(Classification, "evaluate", lambda self, model, batches, reduce: {"top1": 0.0})
+    summary = train(micro(model, *sizes, *colour), tmp_path / "run")
+    assert summary["skipped_steps"] == 1
+    weights = load_last(tmp_path / "run" / "checkpoints").weights["ema"]
+    assert all(torch.isfinite(value).all() for value in weights.values())
+    assert any("running_mean" in name for name in weights)
+
+
+def test_several_bad_steps_go_back_with_a_lower_rate(micro, tmp_path, monkeypatch):
+    poison(monkeypatch, lambda call: 3 <= call < 6)
+    constant = "training.learning_rate={kind: constant, peak: 0.002}"
+    summary = train(micro("training.bad_steps=3", constant), tmp_path / "run")
+    assert (summary["rollbacks"], summary["skipped_steps"], summary["steps"]) == (1, 3, 6)
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in log if line["kind"] == "step"]
+    assert rates == [0.002] * 3 + [0.001] * 3
+    assert [line["step"] for line in log if line["kind"] == "step"] == list(range(6))
+    assert "went back" in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+def test_endless_trouble_stops_with_the_last_good_checkpoint_kept(micro, tmp_path, monkeypatch):
+    poison(monkeypatch, lambda call: call >= 4)
+    with pytest.raises(TrainingFailed, match=r"after 2 returns to a good checkpoint already.*learning_rate.peak"):
+        train(micro("training.bad_steps=2", "training.max_rollbacks=2"), tmp_path / "run")
+    assert load_last(tmp_path / "run" / "checkpoints").step == 3
+
+
+def test_poisoned_weights_are_never_saved(tmp_path, micro):
+    model = torch.nn.Linear(2, 2)
+    state = RunState(model, torch.optim.SGD(model.parameters()), None, None, Progress())
+    with torch.no_grad():
+        model.weight[0, 0] = float("inf")
+    with pytest.raises(Exception, match="weight is not finite"):
+        state.save(None, 0.0)
+
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    """A quota that the system enforces on this process: writing past it is an OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def checkpoint(step, value=0.0):
+    tensors = {"weight": torch.full((1000,), value)}
+    return Checkpoint(step, {"model": tensors}, {}, {"score": None})
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_others_whole(tmp_path):
+    save_checkpoint(tmp_path, checkpoint(1))
+    with file_size_limit(2000), pytest.raises(OSError, match="The last good checkpoint is step-000000001"):
+        save_checkpoint(tmp_path, checkpoint(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+    assert load_last(tmp_path).step == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with room for little more than one checkpoint."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = os.geteuid() == 0 and shutil.which("mount")
+    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk]).returncode:
+        pytest.skip("only root may mount a small file system; the quota test covers the rest")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_stops_the_run_loudly_and_it_goes_on_when_there_is_room(micro, small_disk, tmp_path):
+    recipe = micro("training.epochs=3")
+    with pytest.raises(OSError, match=r"cannot save .*No space left.*The last good checkpoint is step-0000"):
+        train(recipe, small_disk / "run")
+    assert not list((small_disk / "run" / "checkpoints").glob(".*"))
+    shutil.copytree(small_disk / "run", tmp_path / "roomy")
+    train(recipe, tmp_path / "roomy", resume=True)
+    train(recipe, tmp_path / "calm")
+    assert (tmp_path / "roomy" / "log.jsonl").read_bytes() == (tmp_path / "calm" / "log.jsonl").read_bytes()
+
+
+def test_a_read_only_folder_is_said_before_training(micro, tmp_path):
+    target = tmp_path / "locked"
+    target.mkdir()
+    if os.geteuid() == 0:  # permissions do not hold root back; a read-only file system does
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", target]).returncode:
+            pytest.skip("no read-only file system can be mounted")
+    else:
+        target.chmod(0o500)
+    try:
+        with pytest.raises(OSError, match="cannot write to the run folder"):
+            train(micro(), target / "run")
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", target], check=True)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of ImageNet's form with 2 classes of 20 pictures to train on and 5 to evaluate."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 5)):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "data" / split / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                noise = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+                Image.fromarray(noise).save(folder / f"{number}.jpg")
+    return tmp_path / "data"
+
+
+def folder_recipe(micro, pictures, *overrides):
+    return micro(f"data.root={pictures}", "data.source=folder", "training.batch_size=8", *overrides)
+
+
+def test_broken_pictures_are_quarantined_by_name(micro, pictures, tmp_path):
+    whole = (pictures / "train" / "cat" / "3.jpg").read_bytes()
+    (pictures / "train" / "cat" / "3.jpg").write_bytes(whole[: len(whole) // 2])
+    (pictures / "train" / "dog" / "text.png").write_text("not a picture")
+    (pictures / "val" / "dog" / "1.jpg").write_bytes(b"")
+    recipe = folder_recipe(micro, pictures, "training.max_unreadable=0.1", "training.epochs=3")
+    summary = train(recipe, tmp_path / "run")
+    assert summary["quarantined"] == 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()]
+    assert {(line["split"], line["name"]) for line in lines} == {
+        ("train", "train/cat/3.jpg"),
+        ("train", "train/dog/text.png"),
+        ("val", "val/dog/1.jpg"),
+    }
+    assert all(line["error"] for line in lines)
+
+
+def test_too_many_broken_pictures_stop_the_run(micro, pictures, tmp_path):
+    for number in range(10):
+        (pictures / "train" / "cat" / f"{number}.jpg").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"of 40 pictures of train cannot be read.*max_unreadable.*quarantine.jsonl"):
+        train(folder_recipe(micro, pictures, "training.max_unreadable=0.1"), tmp_path / "run")
+
+
+def test_a_folder_without_pictures_fails_before_anything_is_written(micro, tmp_path):
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no pictures in"):
+        train(folder_recipe(micro, tmp_path / "empty"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sigterm_from_outside_saves(micro, tmp_path):
+    """The command as a scheduler stops it: in a process of its own."""
+    (tmp_path / "recipe.yaml").write_text(recipe_text(micro("training.epochs=10000")))
+    script = f"""
+        import os, signal
+        from castling.cli import main, train
+        shown = train.train
+        def watched(recipe, folder, resume, watch):
+            def stop(line):
+                watch(line)
+                if line.get("step") == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return shown(recipe, folder, resume, stop)
+        train.train = watched
+        raise SystemExit(main.main(["train", {str(tmp_path / "recipe.yaml")!r}, "--out", {str(tmp_path / "run")!r}]))
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 128 + 15, result.stderr
+    assert f"go on with: castling train {tmp_path / 'run'}" in result.stderr
+    assert load_last(tmp_path / "run" / "checkpoints").step == 4
+    assert load_recipe(tmp_path / "run" / "config.yaml").training.epochs == 10000

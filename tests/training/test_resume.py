@@ -1,0 +1,143 @@
+"""A run that was stopped, however rudely, ends as one that was not."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from castling.training import Interrupted, RunFolder, load_recipe, train
+from castling.training.checkpoint import checkpoint_folders, load_last
+from castling.training.recipe import recipe_text
+
+
+def files_of_last_checkpoint(folder):
+    last = checkpoint_folders(folder / "checkpoints")[-1]
+    return {path.name: path.read_bytes() for path in last.iterdir()}
+
+
+def assert_same_run(folder, other):
+    assert (folder / "log.jsonl").read_bytes() == (other / "log.jsonl").read_bytes()
+    ours, theirs = files_of_last_checkpoint(folder), files_of_last_checkpoint(other)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def train_or_go_on(recipe_file, folder):
+    """What a person types again and again; runs in a process that is killed."""
+    torch.set_num_threads(1)
+    if RunFolder(folder).is_run():
+        train(RunFolder(folder).recipe(), folder, resume=True)
+    else:
+        train(load_recipe(recipe_file), folder)
+
+
+def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
+    recipe = micro("training.epochs=30", "training.checkpoint_every=2", "training.accumulate=2")
+    recipe_file = tmp_path / "recipe.yaml"
+    recipe_file.write_text(recipe_text(recipe))
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["castling.training", "sklearn.datasets"])  # torch is imported once, not each time
+
+    def start(folder):
+        process = processes.Process(target=train_or_go_on, args=(recipe_file, folder))
+        process.start()
+        return process
+
+    def num_lines():
+        log = tmp_path / "killed" / "log.jsonl"
+        return log.read_bytes().count(b"\n") if log.is_file() else 0
+
+    rng, places = random.Random(0), []
+    for _ in range(10):
+        target = num_lines() + rng.randint(-1, 5)  # of the log; one that is there already hits the start of the process
+        process = start(tmp_path / "killed")
+        while process.is_alive() and num_lines() < target:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.03))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        places.append(num_lines())
+    assert len(set(places)) > 4  # the kills hit different places
+    for folder in ("killed", "calm"):
+        process = start(tmp_path / folder)
+        process.join()
+        assert process.exitcode == 0
+    assert_same_run(tmp_path / "killed", tmp_path / "calm")
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 4], ids=["within an epoch", "at its end", "in the next"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_run_goes_on_bit_equal(micro, tmp_path, stop_at, signum):
+    recipe = micro("training.log_every=2", "training.workers=1" if stop_at == 2 else "training.workers=0")
+    train(recipe, tmp_path / "calm")
+
+    def stop(line):
+        if line["kind"] == "tick" and line["step"] == stop_at:
+            os.kill(os.getpid(), signum)
+
+    handler = signal.getsignal(signum)
+    with pytest.raises(Interrupted) as error:
+        train(recipe, tmp_path / "stopped", watch=stop)
+    assert (error.value.step, error.value.signum) == (stop_at, signum)
+    assert signal.getsignal(signum) is handler
+    assert load_last(tmp_path / "stopped" / "checkpoints").step == stop_at
+    train(RunFolder(tmp_path / "stopped").recipe(), tmp_path / "stopped", resume=True)
+    assert_same_run(tmp_path / "stopped", tmp_path / "calm")
+
+
+def test_a_second_ctrl_c_leaves_at_once(micro, tmp_path):
+    def impatient(line):
+        if line["kind"] == "tick":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(micro(), tmp_path / "run", watch=impatient)
+
+
+def test_a_finished_run_stays_as_it_is(micro, tmp_path):
+    first = train(micro(), tmp_path / "run")
+    files = files_of_last_checkpoint(tmp_path / "run")
+    again = train(micro(), tmp_path / "run", resume=True)
+    assert again["model"] == first["model"]
+    assert files_of_last_checkpoint(tmp_path / "run") == files
+
+
+def test_a_folder_with_a_run_is_not_trained_over(micro, tmp_path):
+    train(micro("training.max_steps=1"), tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(micro(), tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "corrupt", "no manifest", "missing file"])
+def test_a_damaged_checkpoint_is_passed_over_and_said(micro, tmp_path, caplog, damage):
+    recipe = micro("training.checkpoint_every=2")
+    train(recipe, tmp_path / "calm")
+    train(recipe, tmp_path / "run")
+    last = checkpoint_folders(tmp_path / "run" / "checkpoints")[-1]
+    weights = last / "model.safetensors"
+    content = weights.read_bytes()
+    if damage == "truncate":
+        weights.write_bytes(content[:-100])
+    elif damage == "corrupt":
+        weights.write_bytes(content[:-100] + bytes(100))
+    elif damage == "no manifest":
+        (last / "manifest.json").unlink()
+    else:
+        weights.unlink()
+    assert load_last(tmp_path / "run" / "checkpoints").step < 6
+    assert last.name in caplog.text
+    assert "the one before it is used" in caplog.text
+    train(recipe, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
+def test_another_seed_gives_another_run(micro, tmp_path):
+    train(micro("training.max_steps=2"), tmp_path / "a")
+    train(micro("training.max_steps=2", "seed=1"), tmp_path / "b")
+    assert (tmp_path / "a" / "log.jsonl").read_bytes() != (tmp_path / "b" / "log.jsonl").read_bytes()

@@ -46,7 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed; 128 and the signal's number for a run that was interrupted and saved.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_log_handler()])
-    flags = make_parser().parse_args(arguments)
+    parser = make_parser()
+    flags, rest = parser.parse_known_args(arguments)
+    if rest and not (hasattr(flags, "overrides") and all("=" in word and word[0] != "-" for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        flags.overrides += rest  # settings behind a flag, which argparse does not give to a list
     try:
         return flags.run(flags) or 0
     except (ValueError, OSError, ImportError) as error:

@@ -110,6 +110,15 @@ def test_a_run_goes_on_by_its_folder(run_folder, capsys):
     assert "a run goes on as it began" in capsys.readouterr().err
 
 
+def test_settings_may_stand_behind_flags(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert main(["train", "digits/castling", SMALL[0], "--out", folder, *SMALL[1:], "training.max_steps=1"]) == 0
+    assert open_model(folder).recipe.settings.model.options["embed_dim"] == 16
+    with pytest.raises(SystemExit):
+        main(["train", "digits/castling", "--out", folder, "--epochs=1"])
+    assert "unrecognized arguments: --epochs=1" in capsys.readouterr().err
+
+
 def test_recipes_list_show_copy(tmp_path, capsys):
     assert main(["recipes"]) == 0
     assert "imagenet/castling_levit_128" in capsys.readouterr().out

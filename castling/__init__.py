@@ -2,7 +2,7 @@
 
 from castling.attention import CastlingAttention, linear_angular_attention
 from castling.config import AttentionConfig
-from castling.conversion import castle, castled, certify, is_castled
+from castling.conversion import castle, castled, certify, is_castled, optimize
 from castling.models import load_host_weights
 
 __version__ = "0.1.0"
@@ -16,4 +16,5 @@ __all__ = [
     "is_castled",
     "linear_angular_attention",
     "load_host_weights",
+    "optimize",
 ]

@@ -5,11 +5,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid
 from castling.config import check_odd
+
+
+def per_channel(weight: Tensor, head_shape: Sequence[int]) -> Tensor:
+    """Filters `(H, ...)` of heads as filters `(H * D, ...)` of their channels; those that are already stay."""
+    num_heads, head_dim = head_shape
+    return weight if len(weight) == num_heads * head_dim else weight.repeat_interleave(head_dim, 0)
 
 
 class TokenConv(nn.Conv1d):
@@ -29,7 +37,7 @@ class TokenConv(nn.Conv1d):
 
     def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
         """Convolve values `(B, N, H, D)` to `(B, N, H, D)`."""
-        weight = self.weight.to(v.dtype).repeat_interleave(v.shape[-1], 0)  # (C, 1, taps)
+        weight = per_channel(self.weight.to(v.dtype), v.shape[-2:])  # (C, 1, taps)
         tokens = depthwise_on_grid(v.flatten(2), weight.unsqueeze(-2), (1, v.shape[1]))
         return tokens.unflatten(-1, v.shape[-2:])
 
@@ -54,6 +62,6 @@ class GridConv(nn.Conv2d):
     def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
         """Convolve values `(B, N, H, D)` on their grid, a square where none is given."""
         grid = resolve_grid(v.shape[1], grid, self.num_prefix_tokens)
-        weight = self.weight.to(v.dtype).repeat_interleave(v.shape[-1], 0)  # (C, 1, k, k)
+        weight = per_channel(self.weight.to(v.dtype), v.shape[-2:])  # (C, 1, k, k)
         tokens = depthwise_on_grid(v[:, self.num_prefix_tokens :].flatten(2), weight, grid)
         return F.pad(tokens, (0, 0, self.num_prefix_tokens, 0)).unflatten(-1, v.shape[-2:])

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
+from castling.attention.folded import folded_attention
 from castling.attention.grid import Grid, GridNote
 from castling.attention.heads import autocast_off, promote, smallest_norm, unit
 from castling.attention.kernels import attend
-from castling.attention.local_conv import GridConv, TokenConv
+from castling.attention.local_conv import GridConv, TokenConv, per_channel
 from castling.config import AttentionConfig
 
 
@@ -30,6 +31,8 @@ class HeadMixer(nn.Module):
 
     Attributes:
         aux: the auxiliary branch, None once castled.
+        folded: whether `fold` made this the form for inference.
+        head_dim: channels of a head's values, where a subclass tells.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class HeadMixer(nn.Module):
         self.config = config = config or AttentionConfig()
         self.num_heads = num_heads
         self.attn_drop = attn_drop
+        self.folded = False
+        self.head_dim: int | None = None
         self.aux: AuxiliarySoftmax | None = None
         if config.aux:
             self.aux = AuxiliarySoftmax(config.threshold, config.threshold_relative, config.aux_similarity, attn_drop)
@@ -47,6 +52,19 @@ class HeadMixer(nn.Module):
             self.local_conv = TokenConv(num_heads, config.local_conv_size)
         elif config.local_conv == "grid":
             self.local_conv = GridConv(num_heads, config.local_conv_size, num_prefix_tokens)
+
+    def fold(self) -> None:
+        """Become the form for inference: the same outputs to rounding, from fewer passes over the tokens.
+
+        Raises:
+            ValueError: while the auxiliary branch is there.
+        """
+        if self.aux is not None:
+            raise ValueError("an attention with its auxiliary branch cannot be folded: castle it first")
+        self.folded = self.config.kernel == "linear_angular" and self.config.output_norm != "aux"
+        if self.local_conv is not None and self.head_dim is not None:
+            weight = per_channel(self.local_conv.weight.detach(), (self.num_heads, self.head_dim))
+            self.local_conv.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
 
     def mix(
         self,
@@ -74,6 +92,12 @@ class HeadMixer(nn.Module):
         """
         eps = smallest_norm(q.dtype)
         local_v = v if unpooled_v is None else unpooled_v
+        if self.folded:
+            with autocast_off(q):
+                own_value = subsample(local_v)
+                local = None if self.local_conv is None else subsample(self.local_conv(promote(local_v), grid))
+                tokens = (promote(x) for x in (q, k, v, own_value))
+                return folded_attention(*tokens, local, self.config, eps).to(q.dtype)
         options: dict[str, object] = {}
         if self.config.kernel == "linear_angular":
             options = {"value_term": self.config.value_term, "reduction": self.config.reduction}
@@ -142,6 +166,7 @@ class CastlingAttention(HeadMixer):
         if num_heads < 1 or dim % num_heads:
             raise ValueError(f"num_heads must divide dim; got dim={dim}, num_heads={num_heads}")
         super().__init__(num_heads, config, num_prefix_tokens, attn_drop)
+        self.head_dim = dim // num_heads
         self.grid_note = GridNote()
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)

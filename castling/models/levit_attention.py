@@ -63,7 +63,7 @@ class _LevitMixer(HeadMixer):
     def __init__(self, design: LevitDesign, num_heads: int, key_dim: int, value_dim: int, grid: Grid) -> None:
         super().__init__(num_heads, design.attention)
         self.design = design
-        self.key_dim, self.value_dim = key_dim, value_dim
+        self.key_dim, self.value_dim, self.head_dim = key_dim, value_dim, value_dim
         self.bias_grid = grid
         if design.attention_bias:
             self.attention_biases = nn.Parameter(torch.zeros(num_heads, grid[0] * grid[1]))

@@ -38,7 +38,7 @@ class MultiScaleHeadMixer(HeadMixer):
         norm_layer: Callable[[int], nn.Module],
     ) -> None:
         super().__init__(num_heads, config)
-        head_dim = out_dim // num_heads
+        self.head_dim = head_dim = out_dim // num_heads
         self.stride = stride
         self.qkv = nn.Linear(dim, 3 * out_dim)
         self.pool_q, self.norm_q = head_conv(head_dim, stride), norm_layer(head_dim)

@@ -16,9 +16,16 @@ def head_conv(head_dim: int, stride: int = 1) -> nn.Conv2d:
 
 def pool_heads(x: Tensor, conv: nn.Conv2d, norm: nn.Module, grid: Grid) -> Tensor:
     """Convolve every head with the same filters and normalise it: `(B, N, H, D)` to `(B, N', H, D)`."""
-    weight = conv.weight.repeat(x.shape[-2], 1, 1, 1)  # (H * D, 1, 3, 3)
+    num_heads, head_dim = x.shape[-2:]
+    weight = conv.weight if len(conv.weight) > head_dim else conv.weight.repeat(num_heads, 1, 1, 1)  # (H * D, 1, 3, 3)
     tokens = depthwise_on_grid(x.flatten(2), weight.to(x.dtype), grid, conv.stride[0])
     return norm(tokens.unflatten(-1, x.shape[-2:]))
+
+
+def expand_heads(conv: nn.Conv2d, num_heads: int) -> None:
+    """Give a `head_conv` its filters for all heads at once, so that `pool_heads` need not repeat them at every call."""
+    weight = conv.weight.detach().repeat(num_heads, 1, 1, 1)
+    conv.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def slice_tokens(x: Tensor, grid: Grid, stride: int = 2) -> Tensor:

@@ -12,6 +12,11 @@ from castling.attention.grid import Grid, GridNote, depthwise_on_grid, resolve_g
 from castling.config import check_odd
 
 
+# Up to here, prefix tokens are joined before the second layer, which would read its weights twice; beyond, behind it,
+# where tokens are narrow again. An engine joins without a copy.
+FEW_TOKENS = 1024
+
+
 class Mlp(TimmMlp):
     """timm's MLP; between its two layers an optional k x k depthwise convolution on the token grid.
 
@@ -67,11 +72,13 @@ class Mlp(TimmMlp):
             return super().forward(x)
         grid = resolve_grid(x.shape[1], grid or self.grid_note.grid, self.num_prefix_tokens)
         hidden = self.fc1(x)
-        patches = depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid)
+        patches = self.act(depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid))
         if not self.num_prefix_tokens:
-            return self._second_half(patches)
-        prefix = hidden[:, : self.num_prefix_tokens]  # joined after fc2, where tokens are narrow again
-        return torch.cat([self._second_half(prefix), self._second_half(patches)], dim=1)
+            return self._second_layer(patches)
+        prefix = self.act(hidden[:, : self.num_prefix_tokens])
+        if torch.compiler.is_compiling() or x.shape[1] <= FEW_TOKENS:
+            return self._second_layer(torch.cat([prefix, patches], dim=1))
+        return torch.cat([self._second_layer(prefix), self._second_layer(patches)], dim=1)
 
-    def _second_half(self, hidden: Tensor) -> Tensor:
-        return self.drop2(self.fc2(self.norm(self.drop1(self.act(hidden)))))
+    def _second_layer(self, hidden: Tensor) -> Tensor:
+        return self.drop2(self.fc2(self.norm(self.drop1(hidden))))

@@ -2,7 +2,19 @@
 
 from castling.attention import CastlingAttention, linear_angular_attention
 from castling.config import AttentionConfig
-from castling.conversion import castle, castled, certify, is_castled, optimize
+from castling.conversion import (
+    calibrate,
+    castle,
+    castled,
+    certify,
+    convert,
+    fold_scale,
+    is_castled,
+    optimize,
+    plan,
+    set_blend,
+    unconvert,
+)
 from castling.models import load_host_weights
 
 __version__ = "0.1.0"
@@ -10,11 +22,17 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionConfig",
     "CastlingAttention",
+    "calibrate",
     "castle",
     "castled",
     "certify",
+    "convert",
+    "fold_scale",
     "is_castled",
     "linear_angular_attention",
     "load_host_weights",
     "optimize",
+    "plan",
+    "set_blend",
+    "unconvert",
 ]

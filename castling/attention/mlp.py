@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from castling.attention.grid import Grid, GridNote, depthwise_on_grid, resolve_grid
 from castling.config import check_odd
 
-
 # Up to here, prefix tokens are joined before the second layer, which would read its weights twice; beyond, behind it,
 # where tokens are narrow again. An engine joins without a copy.
 FEW_TOKENS = 1024

@@ -96,7 +96,7 @@ class HeadMixer(nn.Module):
             with autocast_off(q):
                 own_value = subsample(local_v)
                 local = None if self.local_conv is None else subsample(self.local_conv(promote(local_v), grid))
-                tokens = (promote(x) for x in (q, k, v, own_value))
+                tokens = promote(q), promote(k), promote(v), promote(own_value)
                 return folded_attention(*tokens, local, self.config, eps).to(q.dtype)
         options: dict[str, object] = {}
         if self.config.kernel == "linear_angular":

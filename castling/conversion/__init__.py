@@ -1,8 +1,33 @@
-"""Changing a model's attention: the switch from training to inference, and the proof of what it cost."""
+"""Changing a model's attention: converting a network, castling it with proof of what that cost, folding it."""
 
+from castling.conversion.adapters import Adapter, register_adapter
+from castling.conversion.calibration import calibrate, fold_scale
 from castling.conversion.castle import castle, castled, is_castled
 from castling.conversion.certificate import Certificate, LayerReport, certify
 from castling.conversion.closing import closing_advice
+from castling.conversion.convert import convert, unconvert
 from castling.conversion.optimize import optimize
+from castling.conversion.plan import ConversionPlan, plan
+from castling.conversion.transition import BlendSchedule, ConvertedAttention, set_blend
 
-__all__ = ["Certificate", "LayerReport", "castle", "castled", "certify", "closing_advice", "is_castled", "optimize"]
+__all__ = [
+    "Adapter",
+    "BlendSchedule",
+    "Certificate",
+    "ConversionPlan",
+    "ConvertedAttention",
+    "LayerReport",
+    "calibrate",
+    "castle",
+    "castled",
+    "certify",
+    "closing_advice",
+    "convert",
+    "fold_scale",
+    "is_castled",
+    "optimize",
+    "plan",
+    "register_adapter",
+    "set_blend",
+    "unconvert",
+]

@@ -13,6 +13,7 @@ from typing import TypeVar
 from torch import nn
 
 from castling.attention import HeadMixer
+from castling.conversion.transition import check_blend_done
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -39,6 +40,7 @@ def castle(model: Model, inplace: bool = False) -> Model:
         (True, False)
     """
     _attentions_or_error(model)  # before the copy
+    check_blend_done(model)
     model = model if inplace else copy.deepcopy(model)
     for attention in _attentions(model):
         attention.aux = None

@@ -55,7 +55,7 @@ def optimize(model: Model, inplace: bool = False) -> Model:
     for module in [module for module in model.modules() if isinstance(module, HeadMixer)]:
         module.fold()
         for name in ("pool_q", "pool_k", "pool_v"):
-            if hasattr(module, name):
+            if isinstance(getattr(module, name, None), nn.Conv2d):
                 expand_heads(getattr(module, name), module.num_heads)
     _replace(model)
     return model

@@ -8,7 +8,7 @@ from typing import Any
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-NEW_PARAMETERS = ("local_conv.weight", "mlp.conv.weight")
+NEW_PARAMETERS = ("local_conv.weight", "mlp.conv.weight", "head_scale")
 
 
 def default_cfg(**kwargs: Any) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Hugging Face's ViT, DeiT and DINOv2 (with registers too), whose attentions are alike but for their names.
+
+DINOv3 is recognised in order to be refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from castling.config import AttentionConfig
+from castling.conversion.adapters.adapter import Adapter, Site, refuse_masks
+from castling.conversion.transition import ConvertedAttention
+
+HOSTS = (
+    "transformers.models.vit.modeling_vit:ViTAttention",
+    "transformers.models.deit.modeling_deit:DeiTAttention",
+    "transformers.models.dinov2.modeling_dinov2:Dinov2Attention",
+    "transformers.models.dinov2_with_registers.modeling_dinov2_with_registers:Dinov2WithRegistersAttention",
+)
+ROTARY = ("transformers.models.dinov3_vit.modeling_dinov3_vit:DINOv3ViTAttention",)
+
+
+class HfVitAttention(ConvertedAttention):
+    """In place of `ViTAttention` and its likes: `forward(hidden_states, attention_mask)` gives tokens and no map."""
+
+    q_proj: nn.Module
+    k_proj: nn.Module
+    v_proj: nn.Module
+    o_proj: nn.Linear
+
+    def __init__(self, host: Any, config: AttentionConfig, num_prefix_tokens: int) -> None:
+        super().__init__(host, host.num_attention_heads, config, num_prefix_tokens, host.attention_dropout)
+        self.head_dim = host.head_dim
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend among tokens `(B, N, dim)`; of the host's other arguments, `output_attentions` is refused if true."""
+        if (
+            not torch.compiler.is_exporting()
+        ):  # then transformers makes a mask that hides nothing, even where none is given
+            refuse_masks(attention_mask=attention_mask)
+        if kwargs.get("output_attentions"):
+            raise ValueError("output_attentions: linear attention makes no attention maps")
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (layer(hidden_states).unflatten(-1, (self.num_heads, -1)) for layer in layers)  # (B, N, H, D) each
+        return self.o_proj(self.attend(q, k, v).flatten(2)), None
+
+    @property
+    def output_projection(self) -> nn.Linear | None:
+        """Always there."""
+        return self.o_proj
+
+
+def _prefix_tokens(site: Site) -> int:
+    embeddings = getattr(site.within("embeddings"), "embeddings", None)
+    tokens = [getattr(embeddings, name, None) for name in ("cls_token", "distillation_token", "register_tokens")]
+    return sum(token.shape[1] for token in tokens if token is not None)
+
+
+def _patch_embed(site: Site) -> nn.Module | None:
+    embeddings = getattr(site.within("embeddings"), "embeddings", None)
+    found = getattr(embeddings, "patch_embeddings", None)
+    return found if hasattr(found, "patch_size") else None
+
+
+def _refuses(site: Site, config: AttentionConfig) -> str | None:
+    if "DINOv3" in type(site.module).__name__:
+        return "rotary position: it acts on the logits, which linear attention does not have"
+    if not hasattr(site.module, "q_proj"):
+        return "the layout of an older transformers, with query, key and value elsewhere; update transformers"
+    if getattr(site.module, "is_causal", False):
+        return "causal attention"
+    return None
+
+
+ADAPTER = Adapter(
+    family="Hugging Face ViT, DeiT, DINOv2",
+    hosts=(*HOSTS, *ROTARY),
+    build=lambda site, config: HfVitAttention(site.module, config, _prefix_tokens(site)),
+    refuses=_refuses,
+    grid_source=_patch_embed,
+)

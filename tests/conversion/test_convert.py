@@ -1,0 +1,277 @@
+import copy
+import runpy
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from timm.layers import Attention
+from torch import nn
+
+from castling import AttentionConfig, castle, castled, certify
+from castling.conversion.adapters import ADAPTERS, Adapter, register_adapter
+from castling.conversion.calibration import calibrate, fold_scale
+from castling.conversion.convert import convert, unconvert
+from castling.conversion.transition import (
+    BlendSchedule,
+    ConvertedAttention,
+    check_blend_done,
+    converted_attentions,
+    set_blend,
+)
+from castling.models.deit import CastlingVisionTransformer
+
+SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}
+GRID = AttentionConfig(local_conv="grid", local_conv_size=3)
+
+
+@pytest.fixture
+def vit():
+    return timm.create_model("vit_tiny_patch16_224", dynamic_img_size=True, **SIZES).eval()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 32, 32)
+
+
+def types(model):
+    return [type(module) for module in model.modules()]
+
+
+def test_a_part_of_the_layers(vit, x):
+    before = vit(x)
+    convert(vit, only="blocks.1.attn", blend=1)
+    assert list(converted_attentions(vit)) == ["blocks.1.attn"]
+    assert isinstance(vit.blocks[0].attn, Attention)
+    assert not torch.equal(vit(x), before)
+    convert(vit, only="blocks.0.attn")
+    assert [attention.blend for attention in converted_attentions(vit).values()] == [0, 1]
+    with pytest.raises(ValueError, match="already"):
+        convert(vit, only="blocks.0.attn")
+
+
+def test_a_copy_leaves_the_model(vit, x):
+    before = vit(x)
+    model = convert(vit, blend=1, inplace=False)
+    assert not any(isinstance(module, ConvertedAttention) for module in vit.modules())
+    assert torch.equal(vit(x), before)
+    assert not torch.equal(model(x), before)
+
+
+def test_an_attention_alone():
+    attention = Attention(16, 2)
+    model = convert(attention)
+    assert isinstance(model, ConvertedAttention)
+    assert model.qkv.weight is attention.qkv.weight
+    assert unconvert(model) is attention
+
+
+def test_a_shared_attention_stays_shared():
+    attention = Attention(16, 2)
+    model = convert(nn.ModuleList([attention, nn.Sequential(attention)]))
+    assert model[0] is model[1][0]
+    unconvert(model)
+    assert model[0] is model[1][0] is attention
+
+
+def test_a_failure_changes_nothing(vit, x):
+    before, was = vit(x), types(vit)
+    vit.blocks[1].attn.forward = vit.blocks[1].attn.forward
+    with pytest.raises(ValueError, match=r"cannot convert blocks\.1\.attn: a forward of its own"):
+        convert(vit)
+    del vit.blocks[1].attn.forward
+    with pytest.raises(ValueError, match="blend must lie in"):
+        convert(vit, GRID, blend=2)
+    with pytest.raises(ValueError, match="found no attention"):
+        convert(nn.Linear(2, 2))
+    assert types(vit) == was
+    vit.blocks[1].attn.local_conv = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="the host has a part 'local_conv'"):
+        convert(vit, GRID)
+    del vit.blocks[1].attn.local_conv
+    assert types(vit) == was
+    assert not vit.patch_embed._forward_pre_hooks
+    assert torch.equal(vit(x), before)
+
+
+def test_an_optimizer_made_before_goes_on(vit, x):
+    optimizer = torch.optim.SGD(vit.parameters(), lr=0.1)
+    convert(vit, blend=0.5)
+    before = vit(x)
+    before.square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(vit(x), before)
+    trained = vit.blocks[0].attn.qkv.weight.clone()
+    assert torch.equal(unconvert(vit).blocks[0].attn.qkv.weight, trained)
+
+
+def test_what_replaced_a_part_goes_back_with_the_rest(vit):
+    convert(vit)
+    vit.blocks[0].attn.proj = other = nn.Linear(16, 16)
+    vit.half()
+    unconvert(vit)
+    assert vit.blocks[0].attn.proj is other
+    assert {parameter.dtype for parameter in vit.parameters()} == {torch.float16}
+
+
+def test_new_parts_follow_the_host(vit):
+    convert(vit.double().train())
+    assert vit.blocks[0].attn.local_conv.weight.dtype == torch.float64
+    assert all(module.training for module in vit.modules())
+    unconvert(vit.eval())
+    assert not any(module.training for module in vit.modules())
+
+
+def test_half_precision(vit, x):
+    convert(vit, blend=0.5)
+    calibrate(vit, [x])
+    with torch.autocast("cpu", torch.bfloat16):
+        out = vit(x)
+        out.float().sum().backward()
+    assert out.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in vit.parameters())
+
+
+def test_two_roads_to_the_same_network(vit, x):
+    convert(vit, blend=1)
+    calibrate(vit, [x])
+    with torch.no_grad():
+        for attention in converted_attentions(vit).values():
+            attention.local_conv.weight.normal_()
+    out = vit(x)
+    fold_scale(vit)
+    native = CastlingVisionTransformer(mlp_conv_size=0, qkv_bias=True, **SIZES).eval()
+    native.load_state_dict(vit.state_dict())
+    torch.testing.assert_close(native(x), out, atol=1e-5, rtol=1e-5)
+
+
+def test_the_grid_of_any_image(vit):
+    rectangle = torch.randn(1, 3, 32, 64)
+    before = vit(rectangle)
+    convert(vit, GRID)
+    torch.testing.assert_close(vit(rectangle), before, atol=1e-5, rtol=1e-5)
+    set_blend(vit, 1)
+    with torch.no_grad():
+        for attention in converted_attentions(vit).values():
+            attention.local_conv.weight.normal_()
+    for model in (vit, copy.deepcopy(vit), castle(vit)):
+        model(torch.randn(1, 3, 32, 32))
+        assert model(rectangle).isfinite().all()
+        assert {attention.grid_note.grid for attention in converted_attentions(model).values()} == {(8, 16)}
+    fast = castle(vit)
+    program = torch.export.export(fast, (rectangle,), strict=False)
+    torch.testing.assert_close(program.module()(rectangle), fast(rectangle), atol=1e-5, rtol=1e-5)
+    unconvert(vit)
+    assert not vit.patch_embed._forward_pre_hooks
+    assert torch.equal(vit(rectangle), before)
+
+
+def test_castling_waits_for_the_blend(vit, x):
+    convert(vit, blend=0.5)
+    message = r"2 converted attentions \(blocks.0.attn, blocks.1.attn\) still hold the host's softmax"
+    with pytest.raises(ValueError, match=message):
+        castle(vit)
+    with pytest.raises(ValueError, match=message):
+        certify(vit, [(x, torch.zeros(2, dtype=torch.int64))])
+    assert all(attention.aux is not None for attention in converted_attentions(vit).values())
+    with pytest.raises(ValueError, match=message):
+        check_blend_done(vit)
+    set_blend(vit, 1)
+    check_blend_done(vit)
+    fast = castle(vit)
+    set_blend(vit, 0.5)
+    with castled(vit):  # for a moment: what castling would give at the end
+        assert torch.equal(vit(x), fast(x))
+
+
+def test_calibrated_weights_load_into_a_model_that_is_not(vit, x):
+    other = convert(copy.deepcopy(vit), blend=1)
+    convert(vit, blend=1)
+    calibrate(vit, [x])
+    assert not torch.equal(other(x), vit(x))
+    other.load_state_dict(vit.state_dict())
+    assert torch.equal(other(x), vit(x))
+
+
+def test_calibrating_twice_changes_nothing(vit, x):
+    convert(vit.train(), blend=0.3)
+    first = calibrate(vit, [x])
+    assert vit.training
+    assert {attention.blend for attention in converted_attentions(vit).values()} == {0.3}
+    second = calibrate(vit, [{"image": x}, (x, None)])
+    for name, scales in first.items():
+        assert second[name] == pytest.approx(scales, rel=1e-4)
+        assert min(scales) > 0
+
+
+def test_calibration_needs_batches_and_leaves_no_trace_of_a_failure(vit, x):
+    convert(vit)
+    with pytest.raises(ValueError, match="no batch"):
+        calibrate(vit, [])
+    with pytest.raises(AttributeError):
+        calibrate(vit, [x, ["no tensor"]])
+    assert all(a.observer is None and a.head_scale is None for a in converted_attentions(vit).values())
+
+
+def test_folding_waits_for_the_blend(vit, x):
+    convert(vit, blend=0.5)
+    calibrate(vit, [x])
+    before = vit(x)
+    with pytest.raises(ValueError, match="still hold the host's softmax"):
+        fold_scale(vit)
+    assert torch.equal(vit(x), before)
+
+
+@pytest.mark.parametrize("blend", [-0.1, 1.1, float("nan")])
+def test_blends_out_of_range(vit, blend):
+    convert(vit, blend=0.5)
+    with pytest.raises(ValueError, match="blend must lie in"):
+        set_blend(vit, blend)
+    assert vit.blocks[0].attn.blend == 0.5
+    with pytest.raises(ValueError, match="blend must lie in"):
+        BlendSchedule(end=blend)
+
+
+def test_blend_schedule():
+    schedule = BlendSchedule("linear", since=0.2, until=0.6)
+    assert [schedule(progress) for progress in (0, 0.2, 0.6, 1)] == [0, 0, 1, 1]
+    assert schedule(0.4) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="unknown blend schedule 'linaer': did you mean 'linear'"):
+        BlendSchedule("linaer")
+    with pytest.raises(ValueError, match="since"):
+        BlendSchedule(since=0.5, until=0.4)
+
+
+def test_the_example_of_an_adapter():
+    before = list(ADAPTERS)
+    try:
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_adapter.py"), run_name="__main__")
+    finally:
+        ADAPTERS[:] = before
+
+
+def test_a_family_of_ones_own():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+
+        def forward(self, x):
+            return x
+
+    class StandIn(ConvertedAttention):
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).unbind(2)
+            return self.attend(q, k, v).flatten(2)
+
+    before = list(ADAPTERS)
+    try:
+        adapter = Adapter("mine", (Mine,), lambda site, config: StandIn(site.module, 2, config))
+        register_adapter(adapter)
+        register_adapter(adapter)
+        assert [adapter, *before] == ADAPTERS
+        model = convert(nn.Sequential(Mine()))
+        assert model(torch.randn(1, 9, 16)).shape == (1, 9, 16)
+    finally:
+        ADAPTERS[:] = before

@@ -80,8 +80,9 @@ def _default_title(run: RunData) -> str:
 def _subtitle(run: RunData) -> str:
     summary = run.summary or {}
     parts = [f"run {run.name}", str(summary.get("status", "not finished"))]
-    if run.steps:
-        parts.append(f"{run.steps[-1]['step']:,} steps, {run.steps[-1]['epoch']:.3g} epochs")
+    latest = max((*run.steps[-1:], *run.evals[-1:]), key=lambda record: record["step"], default=None)
+    if latest:
+        parts.append(f"{latest['step']:,} steps, {latest['epoch']:.3g} epochs")
     if "seconds" in summary:
         parts.append(duration(summary["seconds"]))
     for key, words in (("skipped_steps", "steps skipped"), ("rollbacks", "rollbacks")):

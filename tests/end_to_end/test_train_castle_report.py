@@ -101,6 +101,7 @@ def test_report_measures_and_writes_a_page(run_folder, castled_folder):
     assert main(["report", str(run_folder), "--sizes", "32", "64"]) == 0
     page = (run_folder / "report.html").read_text()
     assert "free" in page
+    assert "finished · 44 steps, 2 epochs" in page
     assert len(json.loads((run_folder / "speed.json").read_text())["rows"]) == 2
 
 

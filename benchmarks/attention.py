@@ -8,8 +8,6 @@ Prints ratios of times taken in one run, in turns, and writes them to benchmarks
 from __future__ import annotations
 
 import argparse
-import csv
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -24,6 +22,7 @@ from rich.table import Table
 from castling.attention import linear_angular_attention
 from castling.measure import time_interleaved
 from castling.measure.environment import describe_environment
+from castling.report.results_file import append_row, result_path
 
 TOKENS = (196, 1024, 4096, 16_384)
 
@@ -70,22 +69,18 @@ def main() -> None:
         }
 
     environment = describe_environment()
-    command = shlex.join(["python", "benchmarks/attention.py", *sys.argv[1:]])
-    hardware = re.sub(r"\W+", "_", environment["processor"]).strip("_").lower()
-    path = flags.out / f"attention-{hardware}-{environment['torch']}-{environment['date']}.csv"
+    path = result_path(flags.out, "attention", environment)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     title = f"{flags.heads} heads of {flags.head_dim}, batch 1, float32, {environment['threads']} threads"
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        columns = list(rows[order[0]])
-        writer.writerow(["tokens", *columns, "heads", "head_dim", *environment, "command"])
-        for name in ("tokens", *columns):
-            table.add_column(name.replace("_over_", "/\n").replace("_", "\n"), justify="right")
-        for num_tokens in reversed(order):
-            values = [f"{value:.3g}" for value in rows[num_tokens].values()]
-            writer.writerow([num_tokens, *values, flags.heads, flags.head_dim, *environment.values(), command])
-            table.add_row(f"{num_tokens:,}", *values)
+    for name in ("tokens", *rows[order[0]]):
+        table.add_column(name.replace("_over_", "/\n").replace("_", "\n"), justify="right")
+    command = shlex.join(["python", "benchmarks/attention.py", *sys.argv[1:]])
+    for num_tokens in reversed(order):
+        values = {name: f"{value:.3g}" for name, value in rows[num_tokens].items()}
+        append_row(path, {"tokens": num_tokens, **values, "heads": flags.heads, "head_dim": flags.head_dim}, command)
+        table.add_row(f"{num_tokens:,}", *values.values())
     Console().print(table)
     Console().print(f"wrote {path}", soft_wrap=True)
 

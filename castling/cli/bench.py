@@ -3,73 +3,219 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.attention import KERNELS, attend
+from castling.attention import KERNELS
 from castling.cli import HelpFormatter
-from castling.measure import Timing, count_macs, time_interleaved
-
-TOKENS = [64, 128, 196, 256, 512, 1024, 2048, 4096, 8192, 16_384]
+from castling.export.engines import ENGINES
+from castling.extras import import_extra
+from castling.report.bench_attention import LINEAR_KERNELS, TOKENS, crossovers, measure_kernels
+from castling.report.bench_candidates import check_against
+from castling.report.bench_figures import draw_speedups, short_name
+from castling.report.bench_models import (
+    MODELS,
+    PATCHES,
+    SIZES,
+    make_settings,
+    measure_row,
+    paper_ratios,
+    row_key,
+)
+from castling.report.results_file import append_row, number, open_results, read_rows, write_json
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb and its flags."""
+    """Add the verb, its two subjects and their flags."""
     parser = verbs.add_parser("bench", help="measure speed and cost")
     subjects = parser.add_subparsers(title="what to measure", metavar="WHAT", required=True)
     attention = subjects.add_parser(
         "attention",
         help="one attention, without a network around it",
-        description="Compare fused softmax attention with a linear kernel, for one image of N tokens.",
-        epilog="Example: castling bench attention --tokens 196 1024 --kernel relu_e",
+        description="Compare fused softmax attention with linear kernels, for one image of N tokens, and say from "
+        "how many tokens on each is faster.",
+        epilog="Example: castling bench attention --tokens 196 1024 --kernels relu_e",
         formatter_class=HelpFormatter,
     )
-    attention.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="numbers of tokens")
-    attention.add_argument("--heads", type=int, default=3, metavar="N", help="number of heads")
-    attention.add_argument("--head-dim", type=int, default=64, metavar="N", help="channels of a head")
-    attention.add_argument("--kernel", choices=KERNELS, default="linear_angular", help="kernel to compare with")
-    attention.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds in which the two take turns")
+    add = attention.add_argument
+    add("--tokens", type=int, nargs="+", default=list(TOKENS), metavar="N", help="numbers of tokens")
+    add("--heads", type=int, default=3, metavar="N", help="number of heads")
+    add("--head-dims", type=int, nargs="+", default=[64], metavar="N", help="channels of a head")
+    kernels = [name for name in KERNELS if name != "softmax"]
+    add("--kernels", nargs="+", choices=kernels, default=list(LINEAR_KERNELS), help="kernels to compare with")
+    add("--threads", type=int, nargs="+", metavar="N", help="threads, one table for each; torch's by default")
+    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the kernels take turns")
+    add("--out", type=Path, metavar="DIR", help="folder for the results as CSV and JSON")
     attention.set_defaults(run=run_attention)
+
+    models = subjects.add_parser(
+        "models",
+        help="whole networks over image and patch sizes",
+        description="Compare castled networks with their softmax baselines: time, memory and MACs, batch 1, float32.",
+        epilog="Example: castling bench models --models deit_tiny levit_256 --sizes 224 512 --engines eager openvino",
+        formatter_class=HelpFormatter,
+    )
+    add = models.add_argument
+    add("--models", nargs="+", default=list(MODELS), metavar="NAME", help="names, or parts of them")
+    add("--sizes", type=int, nargs="*", default=list(SIZES), metavar="PX", help="sides of the images")
+    add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
+    add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")
+    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the candidates take turns")
+    add("--threads", type=int, metavar="N", help="threads; torch's by default")
+    add("--no-memory", action="store_true", help="do not measure memory, which takes a process for each number")
+    add("--against", metavar="FILE|NAME", help="another candidate: an .onnx file, or a model of timm's")
+    add("--out", type=Path, default=Path("bench"), metavar="DIR", help="folder for the results, made where needed")
+    add("--resume", action="store_true", help="go on with the newest results in the folder")
+    models.set_defaults(run=run_models)
 
 
 def run_attention(flags: argparse.Namespace) -> None:
-    """Print a table of MACs and times over the number of tokens."""
-    if min(*flags.tokens, flags.heads, flags.head_dim) < 1:
+    """Print a table of times over the number of tokens, and where each kernel overtakes softmax."""
+    threads = flags.threads or [torch.get_num_threads()]
+    if min(*flags.tokens, flags.heads, *flags.head_dims, *threads) < 1:
         raise ValueError(
-            f"tokens, heads and head-dim must be at least 1; got {flags.tokens}, {flags.heads} and {flags.head_dim}"
+            f"tokens, heads, head-dims and threads must be at least 1; got {flags.tokens}, {flags.heads}, "
+            f"{flags.head_dims} and {threads}"
         )
-    table = Table(
-        title=f"softmax (fused SDPA) and {flags.kernel}: {flags.heads} heads of {flags.head_dim} channels, batch 1, "
-        f"float32, {torch.get_num_threads()} threads"
-    )
-    for column in ("tokens", "softmax MACs", "kernel MACs", "fewer", "softmax ms", "kernel ms", "faster"):
-        table.add_column(column, justify="right")
+    path = open_results(flags.out, "crossover") if flags.out else None
+    rows: list[dict[str, Any]] = []
     # The largest first: then every other size runs in memory that the process already holds.
-    costs = {
-        num_tokens: _cost(num_tokens, flags)
-        for num_tokens in track(sorted(set(flags.tokens), reverse=True), "Measuring")
-    }
-    for num_tokens, ((softmax_macs, macs), (softmax, linear)) in reversed(costs.items()):
+    places = list(product(threads, flags.head_dims, sorted(set(flags.tokens), reverse=True)))
+    for num_threads, head_dim, num_tokens in track(places, "Measuring"):
+        for row in measure_kernels(num_tokens, flags.kernels, flags.heads, head_dim, num_threads, flags.repeats):
+            rows.append(row)
+            if path:
+                append_row(path, row)
+    console = Console()
+    console.width = max(console.width, 60 + 16 * len(flags.kernels))  # numbers are never cut
+    for num_threads, head_dim in product(threads, flags.head_dims):
+        chosen = [row for row in rows if (row["threads"], row["head_dim"]) == (num_threads, head_dim)]
+        title = (
+            f"softmax (fused SDPA): {flags.heads} heads of {head_dim} channels, batch 1, float32, {num_threads} threads"
+        )
+        console.print(_attention_table(chosen, flags.kernels, title))
+        for found in crossovers(chosen):
+            since = (
+                f"from {found['crossover']:,} tokens on" if found["crossover"] else f"not up to {found['largest']:,}"
+            )
+            console.print(f"{found['kernel']} is faster than softmax: {since}", highlight=False)
+    if path:
+        _say_written(console, [path, write_json(path, read_rows(path), crossovers=crossovers(rows))])
+
+
+def _attention_table(rows: Sequence[dict[str, Any]], kernels: Sequence[str], title: str) -> Table:
+    table = Table(title=title)
+    for column in ("tokens", "softmax MACs", "kernel MACs", "fewer", "softmax ms"):
+        table.add_column(column, justify="right")
+    for kernel in kernels:
+        table.add_column(f"{kernel}\nms, faster", justify="right")
+    for num_tokens in sorted({row["tokens"] for row in rows}):
+        by_kernel = {row["kernel"]: row for row in rows if row["tokens"] == num_tokens}
+        first = by_kernel[kernels[0]]
         table.add_row(
             f"{num_tokens:,}",
-            f"{softmax_macs / 1e6:,.0f} M",
-            f"{macs / 1e6:,.0f} M",
-            f"{softmax_macs / macs:.1f}x",
-            f"{softmax.median * 1e3:.2f}",
-            f"{linear.median * 1e3:.2f}",
-            f"{softmax.median / linear.median:.1f}x",
+            f"{first['softmax_macs'] / 1e6:,.0f} M",
+            f"{first['kernel_macs'] / 1e6:,.0f} M",
+            f"{first['fewer_macs']:.1f}x",
+            f"{first['softmax_ms']:.2f}",
+            *(f"{by_kernel[kernel]['kernel_ms']:.2f}, {by_kernel[kernel]['faster']:.1f}x" for kernel in kernels),
         )
-    Console().print(table)
+    return table
 
 
-@torch.inference_mode()
-def _cost(num_tokens: int, flags: argparse.Namespace) -> tuple[tuple[int, int], tuple[Timing, Timing]]:
-    """MACs and times of softmax and of the kernel."""
-    q, k, v = torch.randn(1, num_tokens, 3, flags.heads, flags.head_dim).unbind(2)
-    softmax, linear = (partial(attend, q, k, v, name) for name in ("softmax", flags.kernel))
-    timings = time_interleaved({"softmax": softmax, "kernel": linear}, repeats=flags.repeats)
-    return (count_macs(softmax).total, count_macs(linear).total), (timings["softmax"], timings["kernel"])
+def run_models(flags: argparse.Namespace) -> None:
+    """Measure row by row, keep each as it is done, then print the tables and draw the figures."""
+    settings = make_settings(flags.models, flags.sizes, flags.patches, flags.engines)
+    check_against(flags.against)
+    if flags.repeats < 1 or (flags.threads or 1) < 1:
+        raise ValueError(f"repeats and threads must be at least 1; got {flags.repeats} and {flags.threads}")
+    import_extra("matplotlib", "report")  # rather now than after an hour
+    path = open_results(flags.out, "models", flags.resume)
+    before = torch.get_num_threads()
+    torch.set_num_threads(flags.threads or before)
+    try:
+        done = {row_key(row) for row in read_rows(path)}
+        for setting in track(settings, "Measuring"):
+            key = {**vars(setting), "threads": torch.get_num_threads(), "against": flags.against}
+            if row_key(key) not in done:
+                append_row(path, measure_row(setting, flags.repeats, None, not flags.no_memory, flags.against))
+    finally:
+        torch.set_num_threads(before)
+    rows = read_rows(path)
+    console = Console()
+    console.width = max(console.width, 170)  # numbers are never cut
+    console.print(_models_table(rows))
+    if any(row["paper_castled_images_per_s"] for row in rows):
+        console.print(_paper_table(rows))
+    for note in dict.fromkeys(
+        f"{short_name(row['model'])}, {row['size']} px: {row['notes']}" for row in rows if row["notes"]
+    ):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    _say_written(console, [path, write_json(path, rows), *draw_speedups(rows, path.with_suffix(""))])
+
+
+def _models_table(rows: Sequence[dict[str, str]]) -> Table:
+    """Times, ratios, memory and MACs; the candidate of one's own only where there is one."""
+    kinds = ["castled", "softmax", "unfused", *["against"] * any(row["against"] for row in rows)]
+    table = Table(title="castled, fused softmax and unfused softmax: batch 1, float32")
+    table.add_column("model", no_wrap=True)
+    headings = ["px", "patch", "tokens", "engine", "threads", *(f"{kind}\nms" for kind in kinds)]
+    headings += [f"over\n{kind}" for kind in kinds[1:]] + ["MAC\nbound", "reached"]
+    for heading in (*headings, *(f"{kind}\nMiB" for kind in kinds)):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            short_name(row["model"]),
+            *(row[column] for column in ("size", "patch", "tokens", "engine", "threads")),
+            *(_text(row, f"{kind}_ms", ",.1f") for kind in kinds),
+            *(_text(row, f"speedup_over_{kind}", ".2f", "x") for kind in kinds[1:]),
+            _text(row, "mac_bound", ".2f", "x"),
+            _text(row, "bound_reached", ".0%"),
+            *(_text(row, f"{kind}_peak_mib", ",.0f") for kind in kinds),
+        )
+    return table
+
+
+def _paper_table(rows: Sequence[dict[str, str]]) -> Table:
+    """Ours beside the paper's, where it measured the same network at the same size."""
+    table = Table(title="beside the paper (one V100, largest batch that fits; ours as above)")
+    table.add_column("model", no_wrap=True)
+    speeds = ["paper images/s\nsoftmax, castled", "paper\nfaster", "ours over\nunfused", "ours over\nfused"]
+    savings = ["paper MB\nsoftmax, castled", "paper\nsaving", "ours to\nunfused", "ours to\nfused"]
+    for column in ("px", "patch", "engine", *speeds, *savings):
+        table.add_column(column, justify="right")
+    for row in rows:
+        if not row["paper_castled_images_per_s"]:
+            continue
+        paper = paper_ratios(row)
+        castled = number(row, "castled_peak_mib")
+        softmax = [number(row, f"{kind}_peak_mib") for kind in ("unfused", "softmax")]
+        table.add_row(
+            short_name(row["model"]),
+            *(row[column] for column in ("size", "patch", "engine")),
+            f"{row['paper_softmax_images_per_s']}, {row['paper_castled_images_per_s']}",
+            f"{paper['speedup']:.2f}x" if paper["speedup"] else "",
+            _text(row, "speedup_over_unfused", ".2f", "x"),
+            _text(row, "speedup_over_softmax", ".2f", "x"),
+            f"{row['paper_softmax_mb']}, {row['paper_castled_mb']}" if row["paper_castled_mb"] else "",
+            f"{paper['saving']:.2f}x" if paper["saving"] else "",
+            *(f"{memory / castled:.2f}x" if memory and castled else "" for memory in softmax),
+        )
+    return table
+
+
+def _text(row: dict[str, str], column: str, form: str, unit: str = "") -> str:
+    value = number(row, column)
+    return "" if value is None else f"{value:{form}}{unit}"
+
+
+def _say_written(console: Console, paths: Sequence[Path]) -> None:
+    for path in paths:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -9,10 +9,22 @@ import pytest
 
 import castling
 
-VERBS = [("bench", "attention")]
+VERBS = [("bench", "attention"), ("bench", "models")]
 VERBS += [
     (name,)
-    for name in ("castle", "demo", "evaluate", "figures", "models", "paper", "predict", "recipes", "report", "train")
+    for name in [
+        "castle",
+        "demo",
+        "evaluate",
+        "export",
+        "figures",
+        "models",
+        "paper",
+        "predict",
+        "recipes",
+        "report",
+        "train",
+    ]
 ]
 COMMAND = Path(sys.executable).with_name("castling")
 

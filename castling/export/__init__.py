@@ -1,0 +1,30 @@
+"""Export: a castled network as a file for an engine, proved equal to PyTorch before it is called done."""
+
+from castling.export.engines import ENGINES, EngineName, on_engine
+from castling.export.formats import FORMATS, FormatName, open_export, read_metadata
+from castling.export.int8 import QuantizationCard, quantize
+from castling.export.metadata import Metadata, describe
+from castling.export.verify import ExportFailed, Verification, verify
+from castling.export.write import check_castled, export, export_onnx, export_openvino, export_torch_export
+
+__all__ = [
+    "ENGINES",
+    "FORMATS",
+    "EngineName",
+    "ExportFailed",
+    "FormatName",
+    "Metadata",
+    "QuantizationCard",
+    "Verification",
+    "check_castled",
+    "describe",
+    "export",
+    "export_onnx",
+    "export_openvino",
+    "export_torch_export",
+    "on_engine",
+    "open_export",
+    "quantize",
+    "read_metadata",
+    "verify",
+]

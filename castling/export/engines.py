@@ -1,0 +1,90 @@
+"""One door to every engine: a network and an example go in, a function from images to outputs comes out.
+
+All run on the CPU in float32, for images of the example's shape, with the same number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from castling.config import check_choice
+from castling.export.capture import capture
+from castling.export.onnx import onnx_runner, to_onnx
+from castling.export.openvino import openvino_runner, to_openvino
+
+EngineName = Literal["eager", "compile", "openvino", "onnxruntime"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+Runner = Callable[[Tensor], Tensor]
+
+
+def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threads: int | None = None) -> Runner:
+    """Put a network on an engine.
+
+    Args:
+        model: any network from images to a tensor, castled, folded or plain; put into evaluation mode.
+        example: an input `(B, C, H, W)`; the engine runs inputs of this shape.
+        engine: `eager` (torch), `compile` (torch.compile with weights frozen into the code), `openvino` or
+            `onnxruntime`.
+        threads: by default as many as torch has.
+
+    Returns:
+        A function from images to outputs. It is compiled when this returns.
+
+    Raises:
+        ValueError: for an unknown engine, or fewer than one thread.
+
+    Example:
+        >>> run = on_engine(nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8), "eager")
+        >>> run(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 4, 6, 6])
+    """
+    check_choice("engine", engine, ENGINES)
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1; got {threads}")
+    model.eval()
+    if engine == "eager":
+        return _in_torch(model, threads)
+    if engine == "compile":
+        return _compiled(model, example, threads)
+    program = capture(model, example, dynamic=False).program
+    if engine == "openvino":
+        return openvino_runner(to_openvino(program), threads)
+    return onnx_runner(to_onnx(program).SerializeToString(), threads)
+
+
+def _in_torch(network: Callable[[Tensor], Tensor], threads: int | None) -> Runner:
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode(), _threads(threads):
+            return network(images)
+
+    return run
+
+
+def _compiled(model: nn.Module, example: Tensor, threads: int | None) -> Runner:
+    from torch._dynamo import config as dynamo_config  # takes a second to import
+
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, options={"freezing": True})
+    run = _in_torch(cast(Callable[[Tensor], Tensor], compiled), threads)
+    # Several networks of one class share their code, and each is compiled for itself.
+    with dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=1000):
+        run(example)
+    return run
+
+
+@contextmanager
+def _threads(threads: int | None) -> Iterator[None]:
+    """So many threads for a moment."""
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    try:
+        torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)

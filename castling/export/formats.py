@@ -1,0 +1,86 @@
+"""The formats, by name and by the ending of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from castling.config import check_choice
+from castling.export.capture import Captured
+from castling.export.exported import ExportedFile
+from castling.export.metadata import Metadata, parse_metadata
+from castling.export.onnx import open_onnx, read_onnx_metadata, write_onnx
+from castling.export.openvino import open_openvino, read_openvino_metadata, write_openvino
+from castling.export.torch_export import open_torch_export, read_torch_export_metadata, write_torch_export
+
+FormatName = Literal["onnx", "openvino", "torch_export"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file.
+
+    Args:
+        suffixes: endings of its files; the first is that of the file to open.
+        write: a captured network into a file.
+        open: a file.
+        read_metadata: what a file says about itself, as text.
+    """
+
+    suffixes: tuple[str, ...]
+    write: Callable[[Captured, Path, Metadata], None]
+    open: Callable[[Path], ExportedFile]
+    read_metadata: Callable[[Path], str]
+
+
+FORMATS: dict[FormatName, Format] = {
+    "onnx": Format((".onnx",), write_onnx, open_onnx, read_onnx_metadata),
+    "openvino": Format((".xml", ".bin"), write_openvino, open_openvino, read_openvino_metadata),
+    "torch_export": Format((".pt2",), write_torch_export, open_torch_export, read_torch_export_metadata),
+}
+
+
+def get_format(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        ValueError: names the nearest format and all of them.
+
+    Example:
+        >>> get_format("onx")
+        Traceback (most recent call last):
+        ValueError: unknown format 'onx': did you mean 'onnx'? Legal: 'onnx', 'openvino', 'torch_export'
+    """
+    check_choice("format", name, FORMATS)
+    return FORMATS[cast(FormatName, name)]
+
+
+def open_export(path: Path | str) -> ExportedFile:
+    """Open a file that was exported.
+
+    Raises:
+        ValueError: if there is no such file, or it has the ending of no format.
+    """
+    return _format_of(path).open(Path(path))
+
+
+def read_metadata(path: Path | str) -> Metadata:
+    """What an exported file says about itself: how to make its input, and the names of its classes.
+
+    Raises:
+        ValueError: if there is no such file, it has the ending of no format, or it says nothing.
+    """
+    text = _format_of(path).read_metadata(Path(path))
+    if not text:
+        raise ValueError(f"{path} was not exported by castling: it has no metadata")
+    return parse_metadata(text)
+
+
+def _format_of(path: Path | str) -> Format:
+    by_suffix = {form.suffixes[0]: form for form in FORMATS.values()}
+    check_choice("kind of file", Path(path).suffix, by_suffix, str(path))
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    return by_suffix[Path(path).suffix]

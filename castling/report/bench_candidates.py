@@ -1,0 +1,179 @@
+"""What takes part in `castling bench models`: the castled network, its softmax baselines, and one of the user's own.
+
+A candidate is described by plain data, so that a fresh process can build the same one to measure its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from castling.config import check_choice
+from castling.conversion import castle
+from castling.conversion.optimize import optimize
+from castling.export.engines import ENGINES, EngineName, on_engine
+from castling.extras import import_extra
+from castling.measure.baselines import NAMES, softmax_baseline
+from castling.models import deit, mvitv2
+from castling.models.input_size import check_image_size
+
+Kind = Literal["castled", "softmax", "unfused", "against"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row: a model at an image size, with a patch size, in an engine.
+
+    Args:
+        model: name of a Castling model.
+        size: side of the square image in pixels.
+        patch: side of a patch; for LeViT and MViTv2, the stride of their stem.
+        engine: a name in `castling.export.engines.ENGINES`.
+
+    Raises:
+        ValueError: for a model without a baseline, an unknown engine, or a size that the patches do not fit into.
+
+    Example:
+        >>> Setting("castling_deit_tiny_patch16_224", 512, 16, "eager").num_tokens
+        1024
+    """
+
+    model: str
+    size: int
+    patch: int
+    engine: EngineName = "eager"
+
+    def __post_init__(self) -> None:
+        check_choice("model", self.model, NAMES)
+        check_choice("engine", self.engine, ENGINES)
+        if self.size < 1 or self.patch < 1:
+            raise ValueError(f"sizes and patches must be at least 1; got {self.size} and {self.patch}")
+        if self.model in deit.SIZES:
+            check_image_size((self.size, self.size), (self.patch, self.patch))
+
+    @property
+    def num_tokens(self) -> int:
+        """Patches of the image: the tokens of the first attention, without class tokens."""
+        return (-(-self.size // self.patch)) ** 2
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Keywords with which the model is made."""
+        return {"img_size": self.size, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
+
+
+def patch_of(model: str) -> int:
+    """Patch size of a model as it is registered."""
+    return 4 if model in mvitv2.DEPTHS else 16
+
+
+def build_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
+    """A candidate as it infers.
+
+    Args:
+        setting: the row.
+        kind: `castled`, `softmax` for the fused baseline, `unfused` for the one with N x N maps, or `against`.
+        against: timm's name of a model, for that kind.
+
+    Returns:
+        The network as `optimize` folds it: a baseline loses its batch norms just as the castled network does.
+    """
+    return optimize(raw_model(setting, kind, against), inplace=True)
+
+
+def raw_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
+    """A candidate before it is folded, in evaluation mode: the one whose MACs tables count."""
+    if kind == "castled":
+        return castle(timm.create_model(setting.model, **setting.options), inplace=True).eval()
+    if kind == "against":
+        return timm_model(str(against), setting.size)
+    return softmax_baseline(setting.model, fused=kind == "softmax", **setting.options)
+
+
+def timm_model(name: str, size: int) -> nn.Module:
+    """A model of timm's in evaluation mode, made for this size where it wants to know."""
+    try:
+        return timm.create_model(name, img_size=size).eval()
+    except TypeError:  # most convolutional networks take any size, and no such argument
+        return timm.create_model(name).eval()
+
+
+def build_pass(model: str, size: int, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
+    """A forward pass of one image in eager mode; what the process of `peak_memory` calls."""
+    network = build_model(Setting(model, size, patch), kind, against)
+    image = torch.randn(1, 3, size, size)
+
+    @torch.inference_mode()
+    def run() -> Tensor:
+        return network(image)
+
+    return run
+
+
+def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None = None) -> Callable[[], object]:
+    """A forward pass of one image in the engine of the row; an ONNX file runs in ONNX Runtime whatever the engine."""
+    image = torch.randn(1, 3, setting.size, setting.size)
+    if kind == "against" and is_onnx(against):
+        return onnx_pass(Path(str(against)), image, threads)
+    network = build_model(setting, kind, against)
+    return partial(on_engine(network, image, setting.engine, threads), image)
+
+
+def onnx_pass(path: Path, image: Tensor, threads: int) -> Callable[[], object]:
+    """A forward pass of an ONNX file.
+
+    Raises:
+        ValueError: if the file takes images of another size only.
+    """
+    runtime = import_extra("onnxruntime", "export")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    taken = session.get_inputs()[0]
+    given = tuple(image.shape)
+    fits = len(taken.shape) == len(given) and all(
+        not isinstance(length, int) or length == wanted for length, wanted in zip(taken.shape, given, strict=False)
+    )
+    if not fits:
+        raise ValueError(f"{path.name} takes an image {taken.shape}, not {list(given)}")
+    return partial(session.run, None, {taken.name: image.numpy()})
+
+
+def is_onnx(against: str | None) -> bool:
+    """Whether this is the name of an ONNX file rather than of a model."""
+    return against is not None and against.endswith(".onnx")
+
+
+def check_against(against: str | None) -> None:
+    """Refuse what is neither an ONNX file nor a model of timm's.
+
+    Raises:
+        ValueError: names it and what it may be.
+    """
+    if against is None:
+        return
+    if is_onnx(against):
+        if not Path(against).is_file():
+            raise ValueError(f"there is no file {against}")
+    elif not timm.is_model(against):
+        near = timm.list_models(f"*{against}*")[:3]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"--against takes an .onnx file or a model of timm's; got {against!r}{hint}")
+
+
+def passes_of(against: str | None) -> list[Kind]:
+    """The candidates of a row."""
+    return [kind for kind in KINDS if kind != "against" or against is not None]
+
+
+def describe(setting: Setting, kind: Kind, against: str | None) -> dict[str, Any]:
+    """The arguments with which another process builds the same pass."""
+    return {"model": setting.model, "size": setting.size, "patch": setting.patch, "kind": kind, "against": against}

@@ -1,0 +1,195 @@
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from castling.measure.memory import PeakMemory, forecast_memory
+from castling.report import bench_models
+from castling.report.bench_candidates import Setting, build_model, build_pass, check_against, onnx_pass, timm_model
+from castling.report.bench_models import make_settings, measure_row, paper_cells, paper_ratios
+
+DEIT = "castling_deit_tiny_patch16_224"
+LEVIT = Setting("castling_levit_128", 64, 16)
+
+
+@pytest.fixture(autouse=True)
+def small_passes(monkeypatch):
+    """Passes that take no time, no engine and no memory, so that what is made of them can be seen."""
+    monkeypatch.setattr(bench_models, "build_timed", lambda setting, kind, threads, against: lambda: kind)
+    monkeypatch.setattr(bench_models, "forecast_memory", lambda build, shape: 0.0)
+
+
+def test_settings_are_sizes_for_all_and_patches_for_deit():
+    found = make_settings(["deit_tiny", "mvitv2_tiny", DEIT], [224, 512], [16, 8], ["eager", "openvino"])
+    expected = [
+        Setting(name, size, patch, engine)
+        for name, places in {
+            DEIT: [(224, 16), (512, 16), (224, 8)],
+            "castling_mvitv2_tiny": [(224, 4), (512, 4)],
+        }.items()
+        for engine in ("eager", "openvino")
+        for size, patch in places
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "patch", "message"),
+    [
+        (DEIT, 100, 16, "nearest sizes are 96 x 96 and 112 x 112"),
+        (DEIT, 224, 0, "at least 1; got 224 and 0"),
+        ("deit_tiny_patch16_224", 224, 16, "unknown model 'deit_tiny_patch16_224'"),
+    ],
+)
+def test_bad_settings_are_named(model, size, patch, message):
+    with pytest.raises(ValueError, match=message):
+        Setting(model, size, patch)
+
+
+@pytest.mark.parametrize(("setting", "tokens"), [(LEVIT, 16), (Setting("castling_mvitv2_tiny", 70, 4), 324)])
+def test_tokens_are_those_that_the_first_attention_sees(setting, tokens):
+    seen = []
+    model = build_model(setting, "castled")
+    attention = next(module for name, module in model.named_modules() if name.endswith("attn"))
+    attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+    model(torch.randn(1, 3, setting.size, setting.size))
+    assert seen == [setting.num_tokens] == [tokens]
+
+
+@pytest.mark.parametrize("kind", ["castled", "softmax", "unfused", "against"])
+def test_candidates_run_as_networks_for_inference(kind):
+    output = build_pass("castling_levit_128", 64, 16, kind, "resnet18")()
+    assert output.shape == (1, 1000)
+    assert output.is_inference()
+    norms = [module for module in build_model(LEVIT, kind, "resnet18").modules() if isinstance(module, nn.BatchNorm1d)]
+    assert norms == []
+
+
+def test_a_row_has_times_ratios_and_the_bound():
+    row = measure_row(Setting(DEIT, 32, 16), repeats=1, memory=False)
+    assert row["tokens"] == 4
+    assert row["speedup_over_softmax"] == pytest.approx(row["softmax_ms"] / row["castled_ms"])
+    assert row["speedup_over_unfused"] == pytest.approx(row["unfused_ms"] / row["castled_ms"])
+    assert row["mac_bound"] == pytest.approx(row["softmax_macs"] / row["castled_macs"])
+    assert row["bound_reached"] == pytest.approx(row["speedup_over_softmax"] / row["mac_bound"])
+    # Four patches and a class token: castled has D x D products and two convolutions instead of N x N maps.
+    attention = 12 * 2 * 5 * 192 * (64 - 5)
+    convolutions = 12 * (5 * 192 * 9 + 4 * 768 * 25)
+    assert row["castled_macs"] - row["softmax_macs"] == attention + convolutions
+    assert row["notes"] == ""
+    assert [row[name] for name in ("against", "against_ms", "castled_peak_mib", "against_macs")] == [None] * 4
+
+
+def test_softmax_macs_are_those_of_the_cheaper_form():
+    row = measure_row(Setting("castling_levit_128", 224, 16), repeats=1, memory=False)
+    assert row["softmax_macs"] == pytest.approx(0.405e9, rel=1e-3)
+
+
+def test_a_candidate_that_fails_is_an_empty_cell(monkeypatch, caplog):
+    def build(setting, kind, threads, against):
+        if kind == "softmax":
+            raise RuntimeError("this engine knows no such operator\nand more")
+        if kind == "unfused":
+            return lambda: torch.empty(2**60)
+        return lambda: kind
+
+    monkeypatch.setattr(bench_models, "build_timed", build)
+    with caplog.at_level(logging.WARNING):
+        row = measure_row(LEVIT, repeats=1, memory=False)
+    assert row["castled_ms"] > 0
+    assert [row[name] for name in ("softmax_ms", "unfused_ms", "speedup_over_softmax", "bound_reached")] == [None] * 4
+    assert (
+        "softmax failed: RuntimeError: this engine knows no such operator; unfused failed: RuntimeError" in row["notes"]
+    )
+    assert "castling_levit_128 at 64 px, eager: softmax failed" in caplog.text
+
+
+def test_a_missing_engine_ends_the_benchmark(monkeypatch):
+    def build(*_):
+        raise ImportError("openvino is missing")
+
+    monkeypatch.setattr(bench_models, "build_timed", build)
+    with pytest.raises(ImportError, match="openvino is missing"):
+        measure_row(LEVIT, repeats=1, memory=False)
+
+
+def test_maps_that_do_not_fit_are_not_tried(monkeypatch):
+    setting = Setting(DEIT, 512, 16)
+    # The map of three heads is 12 MiB, twice. Between what the two forms need, half of it is free.
+    monkeypatch.setattr(bench_models, "forecast_memory", forecast_memory)
+    monkeypatch.setattr(bench_models, "available_memory", lambda: 2 * 45.0)
+    row = measure_row(setting, repeats=1, memory=False)
+    assert row["softmax_ms"] > 0
+    assert row["unfused_ms"] is None
+    assert "unfused skipped: it needs 55 MiB, and half of the free memory is 45" in row["notes"]
+
+
+def test_memory_that_cannot_be_measured_is_an_empty_cell(monkeypatch):
+    def peak(target, arguments, threads):
+        if arguments["kind"] == "castled":
+            return PeakMemory(100.0, 150.0, 175.0)
+        raise MemoryError("out of memory") if arguments["kind"] == "softmax" else RuntimeError("broken")
+
+    monkeypatch.setattr(bench_models, "peak_memory", peak)
+    row = measure_row(LEVIT, repeats=1)
+    assert (row["castled_pass_mib"], row["castled_peak_mib"]) == (25.0, 75.0)
+    assert (row["softmax_peak_mib"], row["unfused_peak_mib"]) == (None, None)
+    assert "softmax has no memory: MemoryError: out of memory" in row["notes"]
+    assert "unfused has no memory: RuntimeError: broken" in row["notes"]
+
+
+def test_the_papers_numbers_stand_in_the_rows_that_they_belong_to():
+    base = "castling_deit_base_patch16_224"
+    cells = paper_cells(Setting(base, 1536, 16))
+    assert cells == {
+        "paper_softmax_images_per_s": "OOM",
+        "paper_softmax_mb": "OOM",
+        "paper_castled_images_per_s": "6",
+        "paper_castled_mb": "15478",
+    }
+    assert paper_ratios(cells) == {"speedup": None, "saving": None}
+    assert paper_ratios(paper_cells(Setting(DEIT, 224, 4))) == {"speedup": 103 / 40, "saving": None}
+    assert paper_cells(Setting("castling_mvitv2_base", 512, 4))["paper_castled_mb"] == "1483"
+    for setting in (Setting(base, 224, 16), Setting(base, 448, 8), Setting(LEVIT.model, 512, 16)):
+        assert set(paper_cells(setting).values()) == {None}
+
+
+def test_a_model_of_timms_is_made_for_the_size():
+    assert timm_model("vit_tiny_patch16_224", 64).patch_embed.img_size == (64, 64)
+    assert not timm_model("resnet18", 64).training
+
+
+def test_what_is_neither_a_file_nor_a_model_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no file .*none\.onnx"):
+        check_against(str(tmp_path / "none.onnx"))
+    with pytest.raises(ValueError, match="got 'resnet'; did you mean"):
+        check_against("resnet")
+    check_against("resnet18")
+    check_against(None)
+
+
+def test_an_onnx_file_runs_at_the_sizes_that_it_takes(tmp_path):
+    pytest.importorskip("onnxruntime")
+    path = write_onnx(tmp_path / "pool.onnx", [1, 3, "height", "width"])
+    (output,) = onnx_pass(path, torch.full((1, 3, 8, 12), 2.0), threads=1)()
+    assert output.tolist() == [[2.0, 2.0, 2.0]]
+    path = write_onnx(tmp_path / "fixed.onnx", [1, 3, 224, 224])
+    with pytest.raises(ValueError, match=r"fixed.onnx takes an image \[1, 3, 224, 224\], not \[1, 3, 8, 8\]"):
+        onnx_pass(path, torch.zeros(1, 3, 8, 8), threads=1)
+
+
+def write_onnx(path, shape):
+    """A network that averages an image."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
+    mean = helper.make_node("ReduceMean", ["image", "axes"], ["mean"], keepdims=0)
+    image, out = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("image", shape), ("mean", [1, 3]))
+    )
+    graph = helper.make_graph([mean], "pool", [image], [out], [axes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path)
+    return path

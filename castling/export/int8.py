@@ -159,10 +159,11 @@ def _layers(model: Any, image: Tensor) -> tuple[list[str], list[str]]:
     """Names of all matrix products and convolutions, and of those that run in floating point for this image."""
     model = model.clone()
     model.reshape(list(image.shape))  # engines choose the precision of a layer when they know its shape
-    running = [node.get_rt_info() for node in compile_for_cpu(model).get_runtime_model().get_ordered_ops()]
+    compiled = compile_for_cpu(model)
+    running = compiled.get_runtime_model()  # what is read below points into it
     facts = [
-        [str(info[key].astype(str)) for key in ("layerType", "originalLayersNames", "runtimePrecision")]
-        for info in running
+        [str(node.rt_info[key].astype(str)) for key in ("layerType", "originalLayersNames", "runtimePrecision")]
+        for node in running.get_ordered_ops()
     ]
     layers = [(names.partition(",")[0], precision) for kind, names, precision in facts if kind in RUNNING_LAYERS]
     return [name for name, _ in layers], [name for name, precision in layers if precision not in ("i8", "u8")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,21 @@ def open_openvino(path: Path) -> ExportedFile:
     )
 
 
+@cache
+def openvino_core() -> Any:
+    """The one OpenVINO runtime of this process.
+
+    Each has a stack for signals and puts back the one before when it goes: of two that do not go in reverse order the
+    process is left with freed memory for a stack, and the next signal breaks it.
+    """
+    core = import_extra("openvino", "export").Core()
+    core.get_versions("CPU")  # loads the plugin that owns that stack before anybody else's
+    return core
+
+
 def read_openvino(path: Path) -> Any:
     """The OpenVINO model of an `.xml` file."""
-    return import_extra("openvino", "export").Core().read_model(path)
+    return openvino_core().read_model(path)
 
 
 def read_openvino_metadata(path: Path) -> str:
@@ -93,7 +106,7 @@ def compile_for_cpu(model: Any, threads: int | None = None) -> Any:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
     }
-    return import_extra("openvino", "export").Core().compile_model(model, "CPU", settings)
+    return openvino_core().compile_model(model, "CPU", settings)
 
 
 def _quadratic(model: Any, images: Tensor, num_tokens: int) -> list[str]:

@@ -87,7 +87,8 @@ def _plot(axes: Axes, rows: Sequence[Row], over: str, label: str, look: dict[str
         speedups = [number(row, "speedup_over_softmax") or float("nan") for row in rows]
         bounds = [number(row, "mac_bound") or float("nan") for row in rows]
         axes.plot(places, speedups, linewidth=1.6, markersize=4, label=label, **look)
-        axes.plot(places, bounds, linewidth=1, linestyle="--", color=look["color"], alpha=0.7)
+        # The mark shows the bound where there is one size only, and so no line.
+        axes.plot(places, bounds, "--", linewidth=1, color=look["color"], alpha=0.7, marker="_", markersize=9)
 
 
 def _tidy(axes: Axes, places: Sequence[int], invert: bool) -> None:

@@ -65,7 +65,8 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*IMAGENET, "imagenette/castling_deit_tiny"])
 def test_runs_two_steps_on_made_pictures(name, pictures, tmp_path):
-    small = ["training.batch_size=2", "training.max_steps=2", "training.workers=0", "training.log_every=1"]
+    small = ["training.batch_size=4", "training.max_steps=2", "training.workers=0", "training.log_every=1"]
+    small += ["data.image_size=64", "model.options={img_size: 64}"]
     recipe = load_recipe(name, [f"data.root={pictures}", "distillation=null", *small])
     summary = train(recipe, tmp_path / "run")
     assert (summary["steps"], summary["skipped_steps"]) == (2, 0)

@@ -88,14 +88,16 @@ def run(flags: argparse.Namespace) -> int:
         raise ValueError(
             "--int8 needs --format openvino, and a run whose pictures it can be calibrated and measured on"
         )
-    out = flags.out or subject.out.with_name(subject.out.name + FORMATS[flags.format].suffixes[0])
+    suffix = FORMATS[flags.format].suffixes[0]
+    out = flags.out or subject.out.with_name(subject.out.name + suffix)
+    if out.suffix != suffix:
+        raise ValueError(f"a file of format {flags.format} ends in {suffix}; got {out}")
     try:
         with console.status(f"Exporting to {out}, and comparing with PyTorch"):
             seen = export(
                 subject.model,
                 out,
                 subject.example,
-                flags.format,
                 dynamic=not flags.static,
                 metadata=subject.metadata,
                 with_branch=flags.with_branch,

@@ -11,10 +11,24 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from castling import __version__
-from castling.cli import bench, castle, demo, evaluate, export, figures, models, paper, predict, recipes, report, train
+from castling.cli import (
+    bench,
+    castle,
+    demo,
+    evaluate,
+    export,
+    figures,
+    models,
+    paper,
+    plan,
+    predict,
+    recipes,
+    report,
+    train,
+)
 from castling.training import Interrupted, TrainingFailed
 
-VERBS = (demo, recipes, train, castle, evaluate, predict, export, report, models, bench, paper, figures)
+VERBS = (demo, recipes, train, castle, evaluate, predict, plan, export, report, models, bench, paper, figures)
 
 
 def _log_handler() -> RichHandler:

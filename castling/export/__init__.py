@@ -4,8 +4,9 @@ from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.export.formats import FORMATS, FormatName, open_export, read_metadata
 from castling.export.int8 import QuantizationCard, quantize
 from castling.export.metadata import Metadata, describe
+from castling.export.planner import LayerTimes, SpeedPlan, plan_speed
 from castling.export.verify import ExportFailed, Verification, verify
-from castling.export.write import check_castled, export, export_onnx, export_openvino, export_torch_export
+from castling.export.write import check_castled, export
 
 __all__ = [
     "ENGINES",
@@ -13,17 +14,17 @@ __all__ = [
     "EngineName",
     "ExportFailed",
     "FormatName",
+    "LayerTimes",
     "Metadata",
     "QuantizationCard",
+    "SpeedPlan",
     "Verification",
     "check_castled",
     "describe",
     "export",
-    "export_onnx",
-    "export_openvino",
-    "export_torch_export",
     "on_engine",
     "open_export",
+    "plan_speed",
     "quantize",
     "read_metadata",
     "verify",

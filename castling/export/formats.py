@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from castling.config import check_choice
 from castling.export.capture import Captured
@@ -42,19 +42,20 @@ FORMATS: dict[FormatName, Format] = {
 }
 
 
-def get_format(name: str) -> Format:
-    """The format of a name.
+def format_of(path: Path | str) -> Format:
+    """The format of a file, by its ending.
 
     Raises:
-        ValueError: names the nearest format and all of them.
+        ValueError: for another ending; names those that there are.
 
     Example:
-        >>> get_format("onx")
+        >>> format_of("model.onx")
         Traceback (most recent call last):
-        ValueError: unknown format 'onx': did you mean 'onnx'? Legal: 'onnx', 'openvino', 'torch_export'
+        ValueError: model.onx: unknown kind of file '.onx': did you mean '.onnx'? Legal: '.onnx', '.xml', '.pt2'
     """
-    check_choice("format", name, FORMATS)
-    return FORMATS[cast(FormatName, name)]
+    by_suffix = {form.suffixes[0]: form for form in FORMATS.values()}
+    check_choice("kind of file", Path(path).suffix, by_suffix, str(path))
+    return by_suffix[Path(path).suffix]
 
 
 def open_export(path: Path | str) -> ExportedFile:
@@ -63,7 +64,7 @@ def open_export(path: Path | str) -> ExportedFile:
     Raises:
         ValueError: if there is no such file, or it has the ending of no format.
     """
-    return _format_of(path).open(Path(path))
+    return _existing(path).open(Path(path))
 
 
 def read_metadata(path: Path | str) -> Metadata:
@@ -72,15 +73,14 @@ def read_metadata(path: Path | str) -> Metadata:
     Raises:
         ValueError: if there is no such file, it has the ending of no format, or it says nothing.
     """
-    text = _format_of(path).read_metadata(Path(path))
+    text = _existing(path).read_metadata(Path(path))
     if not text:
         raise ValueError(f"{path} was not exported by castling: it has no metadata")
     return parse_metadata(text)
 
 
-def _format_of(path: Path | str) -> Format:
-    by_suffix = {form.suffixes[0]: form for form in FORMATS.values()}
-    check_choice("kind of file", Path(path).suffix, by_suffix, str(path))
+def _existing(path: Path | str) -> Format:
+    form = format_of(path)
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}")
-    return by_suffix[Path(path).suffix]
+    return form

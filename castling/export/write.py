@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from castling.conversion.castle import is_castled
 from castling.conversion.optimize import optimize
 from castling.export.capture import capture
-from castling.export.formats import FormatName, get_format
+from castling.export.formats import format_of
 from castling.export.metadata import Metadata, describe
 from castling.export.verify import Verification, example_inputs, verify
 from castling.measure.occupancy import branches
@@ -22,7 +22,6 @@ def export(
     model: nn.Module,
     path: Path | str,
     example: Tensor,
-    format: FormatName,
     dynamic: bool = True,
     metadata: Metadata | None = None,
     with_branch: bool = False,
@@ -35,9 +34,9 @@ def export(
 
     Args:
         model: castled, or a network that never had a branch; left as it is.
-        path: of the file, with the ending of the format; folders are made.
+        path: of the file; its ending is the format: `.onnx`, `.xml` (OpenVINO) or `.pt2` (torch.export). Folders are
+            made.
         example: an input `(B, C, H, W)`, whose shape is the file's where axes are not free.
-        format: `onnx`, `openvino` or `torch_export`.
         dynamic: leave batch, height and width free, where the network can.
         metadata: what the file says about itself; by default what timm knows about the network.
         with_branch: write a network that was not castled, with its branch.
@@ -45,11 +44,18 @@ def export(
 
     Raises:
         ExportFailed: if the file does not do what the network does; then there is none.
-        ValueError: for an unknown format, another ending, or a network that was not castled.
+        ValueError: for another ending, or a network that was not castled.
+
+    Example:
+        >>> import tempfile, timm, torch, castling
+        >>> options = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2, "num_classes": 2}
+        >>> model = castling.castle(timm.create_model("castling_deit_tiny_patch16_224", **options))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     seen = export(model, f"{folder}/model.pt2", torch.zeros(1, 3, 16, 16))
+        >>> seen.dynamic, seen.num_softmax, seen.quadratic
+        (('batch', 'height', 'width'), 0, ())
     """
-    form, path = get_format(format), Path(path)
-    if path.suffix != form.suffixes[0]:
-        raise ValueError(f"a file of format {format} ends in {form.suffixes[0]}; got {path}")
+    form, path = format_of(path), Path(path)
     check_castled(model, with_branch)
     path.parent.mkdir(parents=True, exist_ok=True)
     captured = capture(copy.deepcopy(model) if branches(model) else optimize(model), example, dynamic)
@@ -70,55 +76,6 @@ def export(
         for suffix in form.suffixes:
             beside.with_suffix(suffix).unlink(missing_ok=True)
     return replace(verification, path=path)
-
-
-def export_onnx(
-    model: nn.Module,
-    path: Path | str,
-    example: Tensor,
-    dynamic: bool = True,
-    metadata: Metadata | None = None,
-    with_branch: bool = False,
-    tolerance: float = 1e-4,
-) -> Verification:
-    """As `export`, into an `.onnx` file for ONNX Runtime and others."""
-    return export(model, path, example, "onnx", dynamic, metadata, with_branch, tolerance)
-
-
-def export_openvino(
-    model: nn.Module,
-    path: Path | str,
-    example: Tensor,
-    dynamic: bool = True,
-    metadata: Metadata | None = None,
-    with_branch: bool = False,
-    tolerance: float = 1e-4,
-) -> Verification:
-    """As `export`, into an `.xml` file and its `.bin` for OpenVINO."""
-    return export(model, path, example, "openvino", dynamic, metadata, with_branch, tolerance)
-
-
-def export_torch_export(
-    model: nn.Module,
-    path: Path | str,
-    example: Tensor,
-    dynamic: bool = True,
-    metadata: Metadata | None = None,
-    with_branch: bool = False,
-    tolerance: float = 1e-4,
-) -> Verification:
-    """As `export`, into a `.pt2` file for torch itself.
-
-    Example:
-        >>> import tempfile, timm, torch, castling
-        >>> options = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2, "num_classes": 2}
-        >>> model = castling.castle(timm.create_model("castling_deit_tiny_patch16_224", **options))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     seen = export_torch_export(model, f"{folder}/model.pt2", torch.zeros(1, 3, 16, 16))
-        >>> seen.dynamic, seen.num_softmax, seen.quadratic
-        (('batch', 'height', 'width'), 0, ())
-    """
-    return export(model, path, example, "torch_export", dynamic, metadata, with_branch, tolerance)
 
 
 def check_castled(model: nn.Module, with_branch: bool = False) -> None:

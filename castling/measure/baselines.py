@@ -1,7 +1,9 @@
-"""The softmax networks that Castling models are measured against: the ones that the paper started from, at their best.
+"""The softmax networks that Castling models are measured against, at their best.
 
-A slow baseline makes any model look fast. So attention is fused wherever it can be, keys and values are pooled where
-the host pools them, and whatever does not depend on the image is computed once.
+There are two: the same network with softmax attention, which tells what the attention gives, and the plain host that
+the paper started from, without the convolutions that Castling adds, which tells what a user gets. A slow baseline makes
+any model look fast. So attention is fused wherever it can be, keys and values are pooled where the host pools them, and
+whatever does not depend on the image is computed once.
 """
 
 from __future__ import annotations
@@ -17,13 +19,34 @@ from torch import Tensor, nn
 
 from castling.attention import Grid, attend
 from castling.attention.grid import strided
-from castling.config import check_choice
+from castling.config import AttentionConfig, check_choice
 from castling.models import deit, levit, mvitv2
 from castling.models.levit import PLAIN_LEVIT, CastlingLevit
-from castling.models.levit_attention import LevitAttention, LevitDownsampleAttention
+from castling.models.levit_attention import LevitAttention, LevitDesign, LevitDownsampleAttention
 from castling.models.pooling import expand_heads, pool_heads, slice_tokens
 
 NAMES = (*deit.SIZES, *levit.SIZES, *mvitv2.DEPTHS)
+
+
+def softmax_twin(name: str, **options: Any) -> nn.Module:
+    """A Castling model with plain softmax attention, fused, and all else as it is; in evaluation mode.
+
+    Args:
+        name: of the Castling model.
+        **options: as for it.
+
+    Raises:
+        ValueError: for another model; names those that there are.
+
+    Example:
+        >>> twin = softmax_twin("castling_deit_tiny_patch16_224", depth=1, img_size=64)
+        >>> twin.blocks[0].attn.config.kernel, twin.blocks[0].mlp.conv.kernel_size
+        ('softmax', (5, 5))
+    """
+    check_choice("model", name, NAMES)
+    plain = AttentionConfig.baseline()
+    attention = {"design": LevitDesign(attention=plain)} if name in levit.SIZES else {"attention": plain}
+    return timm.create_model(name, **attention, **options).eval()
 
 
 def softmax_baseline(name: str, fused: bool = True, **options: Any) -> nn.Module:

@@ -20,11 +20,11 @@ from castling.conversion import castle
 from castling.conversion.optimize import optimize
 from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.extras import import_extra
-from castling.measure.baselines import NAMES, softmax_baseline
+from castling.measure.baselines import NAMES, softmax_baseline, softmax_twin
 from castling.models import deit, mvitv2
 from castling.models.input_size import check_image_size
 
-Kind = Literal["castled", "softmax", "unfused", "against"]
+Kind = Literal["castled", "softmax", "host", "unfused", "against"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -80,7 +80,8 @@ def build_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.
 
     Args:
         setting: the row.
-        kind: `castled`, `softmax` for the fused baseline, `unfused` for the one with N x N maps, or `against`.
+        kind: `castled`; `softmax` for the same network with softmax attention; `host` for the plain network that it
+            came from; `unfused` for that with N x N maps; or `against`.
         against: timm's name of a model, for that kind.
 
     Returns:
@@ -95,10 +96,12 @@ def raw_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Mo
         return castle(timm.create_model(setting.model, **setting.options), inplace=True).eval()
     if kind == "against":
         return timm_model(str(against), setting.size)
-    return softmax_baseline(setting.model, fused=kind == "softmax", **setting.options)
+    if kind == "softmax":
+        return softmax_twin(setting.model, **setting.options)
+    return softmax_baseline(setting.model, fused=kind == "host", **setting.options)
 
 
-def timm_model(name: str, size: int) -> nn.Module:
+def timm_model(name: str, size: int | tuple[int, int]) -> nn.Module:
     """A model of timm's in evaluation mode, made for this size where it wants to know."""
     try:
         return timm.create_model(name, img_size=size).eval()

@@ -227,7 +227,7 @@ def _memory(
 def _macs(setting: Setting, against: str | None, notes: list[str]) -> Row:
     """MACs without computing; of networks before folding, as tables count them.
 
-    Softmax has those of its cheaper form: the fused one pads LeViT's keys, the other has MViTv2's relative positions.
+    The host has those of its cheaper form: the fused one pads LeViT's keys, the other has MViTv2's relative positions.
     """
     macs: Row = {f"{kind}_macs": None for kind in KINDS}
     for kind in passes_of(against):
@@ -240,8 +240,8 @@ def _macs(setting: Setting, against: str | None, notes: list[str]) -> Row:
             macs[f"{kind}_macs"] = count_macs(network, image).total
         except Exception as error:
             _note(notes, setting, kind, f"has no MACs: {_first_line(error)}")
-    softmax = [count for kind in ("softmax", "unfused") if (count := macs.pop(f"{kind}_macs")) is not None]
-    return {**macs, "softmax_macs": min(softmax, default=None)}
+    host = [count for kind in ("host", "unfused") if (count := macs.pop(f"{kind}_macs")) is not None]
+    return {**macs, "host_macs": min(host, default=None)}
 
 
 def _is_file(kind: Kind, against: str | None) -> bool:

@@ -11,7 +11,7 @@ from castling.report import bench_candidates, bench_models
 from castling.report.results_file import read_rows
 
 LEVIT = ("--models", "castling_levit_128", "--repeats", 1, "--patches")
-KINDS = ("castled", "softmax", "unfused")
+KINDS = ("castled", "softmax", "host", "unfused")
 
 
 def bench(*arguments):
@@ -55,7 +55,8 @@ def test_models_writes_rows_figure_and_json_and_goes_on(tmp_path, one_process, c
     assert path.name.startswith("models-")
     assert (row["model"], row["size"], row["patch"], row["tokens"]) == ("castling_levit_128", "64", "16", "16")
     measured = [f"{kind}_{what}" for kind in KINDS for what in ("ms", "spread", "peak_mib")]
-    measured += ["speedup_over_softmax", "speedup_over_unfused", "castled_macs", "softmax_macs", "mac_bound"]
+    measured += ["speedup_over_softmax", "speedup_over_host", "speedup_over_unfused", "castled_macs"]
+    measured += ["softmax_macs", "host_macs", "mac_bound"]
     measured += ["bound_reached", "processor", "torch", "commit", "threads", "command"]
     assert {name: row[name] for name in measured if not row[name]} == {}
     assert {row[f"against_{what}"] for what in ("ms", "spread", "peak_mib", "macs")} == {""}

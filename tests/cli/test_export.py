@@ -92,6 +92,7 @@ def test_a_file_that_differs_is_removed_and_the_exit_code_is_1(castled_folder, t
         (["runs/nowhere"], "there is no run folder runs/nowhere"),
         (["castling_levit_128", "--batch", 0], "batch must be at least 1; got 0"),
         (["castling_levit_128", "--format", "openvino", "--int8"], "--int8 needs --format openvino, and a run"),
+        (["castling_levit_128", "--out", "model.xml"], "a file of format onnx ends in .onnx; got model.xml"),
         (["castling_levit_128", "--weights", "nowhere.pt"], "there is no file nowhere.pt"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from castling.export import ExportFailed, export_openvino, quantize, read_metadata
+from castling.export import ExportFailed, export, quantize, read_metadata
 from castling.export import int8 as int8_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,7 +24,7 @@ def exported(tiny, tmp_path_factory):
         nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
     path = tmp_path_factory.mktemp("float") / "model.xml"
-    export_openvino(model, path, pictures[:1])
+    export(model, path, pictures[:1])
     return path, pictures, labels
 
 

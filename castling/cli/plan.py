@@ -1,0 +1,111 @@
+"""`castling plan`: which attentions of a network to castle, by their times on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import timm
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from castling.attention import KERNELS
+from castling.cli import HelpFormatter
+from castling.cli.export import parse_size
+from castling.config import AttentionConfig, check_choice
+from castling.export.engines import ENGINES
+from castling.export.planner import SpeedPlan, plan_speed
+from castling.report.bench_candidates import timm_model
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb and its flags."""
+    parser = verbs.add_parser(
+        "plan",
+        help="find out which attentions of a network are worth castling here",
+        description="Time softmax and castling attention of every layer in an engine, take the faster one for each, "
+        "and time the network that this gives beside the original.",
+        epilog="Example: castling plan vit_small_patch16_224 --size 512x768 --engine openvino",
+        formatter_class=HelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="name of a model of timm's, of a family that 'castling.convert' knows")
+    add("--size", type=parse_size, metavar="HxW", help="image size to plan for (default: the model's)")
+    add("--engine", choices=ENGINES, default="eager", help="what will run it")
+    add("--batch", type=int, default=1, metavar="N", help="images at a time")
+    add("--threads", type=int, metavar="N", help="threads; torch's by default")
+    add("--kernel", choices=KERNELS, default=AttentionConfig().kernel, help="kernel of castling attention")
+    add("--only", nargs="+", metavar="PATTERN", help="attentions to think of, such as 'blocks.[0-3].*' (default: all)")
+    add("--repeats", type=int, default=9, metavar="N", help="rounds in which candidates take turns")
+    add("--json", action="store_true", help="print the plan as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Measure, and print layer by layer what to do."""
+    if min(flags.batch, flags.repeats, flags.threads or 1) < 1:
+        raise ValueError(
+            f"batch, repeats and threads must be at least 1; got {flags.batch}, {flags.repeats} and {flags.threads}"
+        )
+    if flags.model.startswith("castling_"):
+        raise ValueError(f"{flags.model} has castling attention already; plan for {flags.model[9:]!r} or another host")
+    if not timm.is_model(flags.model):
+        check_choice("model", flags.model, timm.list_models(flags.model[:4] + "*") or timm.list_models())
+    height, width = flags.size or timm.get_pretrained_cfg(flags.model).input_size[-2:]
+    model = timm_model(flags.model, (height, width))
+    example = torch.randn(flags.batch, 3, height, width)
+    config = AttentionConfig(kernel=flags.kernel)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Measuring", total=None)
+        found = plan_speed(
+            model,
+            example,
+            flags.engine,
+            flags.threads,
+            config,
+            flags.only,
+            flags.repeats,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if flags.json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    title = f"{flags.model}, {flags.batch} x {height} x {width} px, {flags.engine}, "
+    print_plan(found, title + f"{flags.threads or torch.get_num_threads()} threads", Console())
+
+
+def print_plan(found: SpeedPlan, title: str, console: Console) -> None:
+    """Print the layers, what was predicted and what came of it."""
+    table = Table(title=title)
+    table.add_column("attention", no_wrap=True)
+    for column in ("input", "softmax ms", "castled ms", "faster", "plan"):
+        table.add_column(column, justify="right")
+    for layer in found.layers:
+        table.add_row(
+            layer.name or "(self)",
+            " x ".join(map(str, layer.shape)),
+            f"{layer.softmax_ms:.2f}",
+            f"{layer.castled_ms:.2f}",
+            f"{layer.softmax_ms / layer.castled_ms:.2f}x",
+            "castle" if layer.name in found.chosen else "keep",
+        )
+    console.print(table)
+    faster = sum(layer.castle for layer in found.layers)
+    lines = [f"original:  {found.original_ms:8.2f} ms"]
+    if faster:
+        lines += [
+            f"predicted: {found.predicted_ms:8.2f} ms with {faster} of {len(found.layers)} attentions castled",
+            f"measured:  {found.hybrid_ms:8.2f} ms, {found.original_ms / found.hybrid_ms:.2f}x as fast as the original",
+        ]
+    if not found.chosen:
+        lines.append(
+            "Keep the original: " + ("the whole is no faster." if faster else "no attention is faster castled.")
+        )
+    elif len(found.chosen) == len(found.layers):
+        lines.append("Castle them all: castling.convert(model)")
+    else:
+        lines.append(f"Castle these: castling.convert(model, only={list(found.chosen)})")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -68,8 +68,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--sizes", type=int, nargs="*", default=list(SIZES), metavar="PX", help="sides of the images")
     add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
     add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")
-    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the candidates take turns")
+    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the candidates take turns, at least")
     add("--threads", type=int, metavar="N", help="threads; torch's by default")
+    add("--without", nargs="+", choices=("softmax", "host", "unfused"), default=[], help="candidates to leave out")
     add("--no-memory", action="store_true", help="do not measure memory, which takes a process for each number")
     add("--against", metavar="FILE|NAME", help="another candidate: an .onnx file, or a model of timm's")
     add("--out", type=Path, default=Path("bench"), metavar="DIR", help="folder for the results, made where needed")
@@ -147,7 +148,8 @@ def run_models(flags: argparse.Namespace) -> None:
         for setting in track(settings, "Measuring"):
             key = {**vars(setting), "threads": torch.get_num_threads(), "against": flags.against}
             if row_key(key) not in done:
-                append_row(path, measure_row(setting, flags.repeats, None, not flags.no_memory, flags.against))
+                memory = not flags.no_memory
+                append_row(path, measure_row(setting, flags.repeats, None, memory, flags.against, flags.without))
     finally:
         torch.set_num_threads(before)
     rows = read_rows(path)

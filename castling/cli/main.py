@@ -14,6 +14,7 @@ from castling import __version__
 from castling.cli import (
     bench,
     castle,
+    convert,
     demo,
     evaluate,
     export,
@@ -28,7 +29,7 @@ from castling.cli import (
 )
 from castling.training import Interrupted, TrainingFailed
 
-VERBS = (demo, recipes, train, castle, evaluate, predict, plan, export, report, models, bench, paper, figures)
+VERBS = (demo, recipes, train, castle, convert, evaluate, predict, plan, export, report, models, bench, paper, figures)
 
 
 def _log_handler() -> RichHandler:

@@ -8,6 +8,7 @@ from castling.conversion.closing import closing_advice
 from castling.conversion.convert import convert, unconvert
 from castling.conversion.optimize import optimize
 from castling.conversion.plan import ConversionPlan, plan
+from castling.conversion.transfer import attention_losses, feature_losses, original_of
 from castling.conversion.transition import BlendSchedule, ConvertedAttention, set_blend
 
 __all__ = [
@@ -17,15 +18,18 @@ __all__ = [
     "ConversionPlan",
     "ConvertedAttention",
     "LayerReport",
+    "attention_losses",
     "calibrate",
     "castle",
     "castled",
     "certify",
     "closing_advice",
     "convert",
+    "feature_losses",
     "fold_scale",
     "is_castled",
     "optimize",
+    "original_of",
     "plan",
     "register_adapter",
     "set_blend",

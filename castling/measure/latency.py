@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+MAX_ROUNDS = 100
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -29,15 +31,21 @@ class Timing:
 
 
 def time_interleaved(
-    candidates: Mapping[str, Callable[[], object]], *, repeats: int = 9, min_seconds: float = 0.02, warmup: int = 2
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 9,
+    min_seconds: float = 0.02,
+    warmup: int = 2,
+    total_seconds: float = 0.0,
 ) -> dict[str, Timing]:
-    """Time every candidate `repeats` times, in turns.
+    """Time every candidate `repeats` times or more, in turns.
 
     Args:
         candidates: functions without arguments, by name.
         repeats: rounds; in each, every candidate runs for at least `min_seconds`.
         min_seconds: a candidate that is faster is called several times.
         warmup: calls before the first round.
+        total_seconds: more rounds follow, up to 100, until so much time has passed.
 
     Raises:
         ValueError: if `repeats` is below 1.
@@ -53,9 +61,11 @@ def time_interleaved(
         for _ in range(warmup):
             run()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeats):
+    start, rounds = time.perf_counter(), 0
+    while candidates and (rounds < repeats or (time.perf_counter() - start < total_seconds and rounds < MAX_ROUNDS)):
         for name, run in candidates.items():
             seconds[name].append(_seconds_per_call(run, min_seconds))
+        rounds += 1
     return {name: _summary(values) for name, values in seconds.items()}
 
 

@@ -46,6 +46,7 @@ PATCHES = (16, 8, 4, 2)
 PATCH_STUDY_SIZE = 224
 MANY_MAPS = 64  # N x N, float32: more than any of our networks holds at once, biases included
 WEIGHTS = 1024  # MiB, as much
+TOTAL_SECONDS = 8.0  # small networks take turns more often: their times are short, and the machine's noise is not
 KEY = ("model", "size", "patch", "engine", "threads", "against")
 
 Row = dict[str, Any]
@@ -81,16 +82,22 @@ def make_settings(
 
 
 def measure_row(
-    setting: Setting, repeats: int = 5, threads: int | None = None, memory: bool = True, against: str | None = None
+    setting: Setting,
+    repeats: int = 5,
+    threads: int | None = None,
+    memory: bool = True,
+    against: str | None = None,
+    without: Sequence[Kind] = (),
 ) -> Row:
     """Measure one row, whatever happens to its candidates.
 
     Args:
         setting: the row.
-        repeats: rounds in which the candidates take turns.
+        repeats: rounds in which the candidates take turns, at least.
         threads: of the engine; torch's by default.
         memory: measure the peak memory as well, in eager rows.
         against: another candidate: an ONNX file or a model of timm's.
+        without: candidates to leave out.
 
     Returns:
         All columns; None where something could not be measured, with the reason in `notes`.
@@ -100,7 +107,8 @@ def measure_row(
     """
     threads = threads or torch.get_num_threads()
     notes: list[str] = []
-    kinds = [kind for kind in passes_of(against) if _fits(setting, kind, against, notes)]
+    wanted = [kind for kind in passes_of(against) if kind not in without]
+    kinds = [kind for kind in wanted if _fits(setting, kind, against, notes)]
     timings = _time(setting, kinds, repeats, threads, against, notes)
     row: Row = {
         "model": setting.model,
@@ -113,13 +121,14 @@ def measure_row(
     }
     for kind in KINDS:
         timing = timings.get(kind)
-        row[f"{kind}_ms"] = 1e3 * timing.median if timing else None
+        row[f"{kind}_ms"] = 1e3 * timing.best if timing else None
+        row[f"{kind}_median_ms"] = 1e3 * timing.median if timing else None
         row[f"{kind}_spread"] = timing.spread if timing else None
     for kind in KINDS[1:]:
         row[f"speedup_over_{kind}"] = _ratio(row[f"{kind}_ms"], row["castled_ms"])
     for kind in KINDS:
-        wanted = memory and setting.engine == "eager" and kind in kinds and not _is_file(kind, against)
-        found = _memory(setting, kind, against, threads, notes) if wanted else (None, None)
+        measured = memory and setting.engine == "eager" and kind in kinds and not _is_file(kind, against)
+        found = _memory(setting, kind, against, threads, notes) if measured else (None, None)
         row[f"{kind}_pass_mib"], row[f"{kind}_peak_mib"] = found
     row |= _macs(setting, against, notes)
     row["mac_bound"] = _ratio(row["softmax_macs"], row["castled_macs"])
@@ -204,7 +213,7 @@ def _time(
         else:
             passes[kind] = run
     try:
-        return time_interleaved(passes, repeats=repeats, warmup=1)
+        return time_interleaved(passes, repeats=repeats, warmup=1, total_seconds=TOTAL_SECONDS)
     finally:
         passes.clear()
         gc.collect()

@@ -9,6 +9,7 @@ from timm.optim import list_optimizers
 
 from castling.attention.threshold import ThresholdSchedule
 from castling.config import check_choice
+from castling.conversion import BlendSchedule
 from castling.training.schedules import LearningRateSchedule
 
 
@@ -48,6 +49,8 @@ class TrainingConfig:
         optimizer: which one.
         learning_rate: its schedule.
         threshold: schedule of the mask's threshold; None leaves it at the model's own.
+        blend: schedule that moves a converted model from its host's softmax (0) to castling attention (1); None leaves
+            it at the host's.
         clip_norm: largest norm of the gradient; None for no limit.
         ema_decay: of a moving average of the weights, which is then what is evaluated and kept; None for none.
         mixed_precision: `no`, `fp16` or `bf16`.
@@ -72,6 +75,7 @@ class TrainingConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learning_rate: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     threshold: ThresholdSchedule | None = None
+    blend: BlendSchedule | None = None
     clip_norm: float | None = None
     ema_decay: float | None = None
     mixed_precision: Literal["no", "fp16", "bf16"] = "no"

@@ -30,7 +30,7 @@ from castling.tasks.batches import Shard, seed_everything
 from castling.training.evaluation import OnDevice, evaluate_both
 from castling.training.recipe import Recipe
 from castling.training.run_folder import RunFolder
-from castling.training.schedules import set_learning_rate, set_threshold
+from castling.training.schedules import set_blend_to, set_learning_rate, set_threshold
 from castling.training.signals import Interrupted, StopRequest
 from castling.training.state import NotFinite, Progress, RunState
 
@@ -126,6 +126,7 @@ class Trainer:
         for sentence in advice:
             self.folder.event(sentence)
         ema = None if config.ema_decay is None else ModelEmaV3(model, config.ema_decay, use_warmup=True)
+        self.parts: dict[str, torch.Tensor] = {}  # of the last loss of this process
         self.wrapped_model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.state = RunState(model, self.optimizer, ema, self.accelerator.scaler, Progress())
         if resume:
@@ -170,6 +171,7 @@ class Trainer:
         rate = config.learning_rate(epoch, config.epochs) * config.rollback_factor**progress.rollbacks
         set_learning_rate(self.optimizer, rate)
         threshold = set_threshold(state.model, config.threshold, progress.step / self.num_steps)
+        blend = set_blend_to(state.model, config.blend, progress.step / self.num_steps)
         seed_everything(self.recipe.seed, progress.step, self.shard.rank)
         buffers = [buffer.clone() for buffer in state.model.buffers()]  # running statistics, which a NaN poisons
         loss = self._backward(parts)
@@ -194,11 +196,13 @@ class Trainer:
             "loss": progress.loss_sum / progress.loss_count if progress.loss_count else None,
             "learning_rate": rate,
             "threshold": threshold,
+            **({} if blend is None else {"blend": blend}),
             "gradient_norm": norm if math.isfinite(norm) else None,
             "skipped": progress.skipped,
         }
         if progress.step % config.log_every == 0:
-            self._log({**line, "occupancy": self._mean_over_processes(last_occupancy(state.model))})
+            parts = {"parts": {name: float(part) for name, part in self.parts.items()}} if self.parts else {}
+            self._log({**line, **parts, "occupancy": self._mean_over_processes(last_occupancy(state.model))})
             progress.loss_sum, progress.loss_count = 0.0, 0
         progress.step += 1
         self.watch({**line, "kind": "tick", "step": progress.step, "steps": self.last_step})
@@ -213,7 +217,9 @@ class Trainer:
             self._quarantine(part.pop("unreadable", []), "train")
             with self.accelerator.no_sync(self.wrapped_model) if number < len(parts) else nullcontext():
                 with self.accelerator.autocast():
-                    loss = self.task.losses(self.wrapped_model, send_to_device(part, self.device))["loss"]
+                    losses = self.task.losses(self.wrapped_model, send_to_device(part, self.device))
+                loss = losses.pop("loss")
+                self.parts = {name: value.detach() for name, value in losses.items()}
                 self.accelerator.backward(loss / len(parts))
             total += loss.detach() / len(parts)
         return float(self.accelerator.reduce(total, "mean"))
@@ -237,6 +243,7 @@ class Trainer:
         self.state.check_finite()
         progress, model = self.state.progress, self.state.kept_model
         set_threshold(model, self.config.threshold, progress.step / self.num_steps)
+        set_blend_to(model, self.config.blend, progress.step / self.num_steps)
         with self.accelerator.autocast():
             found = evaluate_both(
                 self.task,

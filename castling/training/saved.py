@@ -12,14 +12,15 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from castling.config import check_choice
-from castling.conversion.castle import castle
+from castling.conversion import BlendSchedule, castle
 from castling.tasks import TASKS
 from castling.training.checkpoint import load_best, load_last
 from castling.training.recipe import Recipe
 from castling.training.run_folder import RunFolder, write_file
-from castling.training.schedules import set_threshold
+from castling.training.schedules import set_blend_to, set_threshold
 
 Which = Literal["last", "best"]
+FULL_BLEND = BlendSchedule(kind="fixed", start=1.0)
 WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
 
 
@@ -56,6 +57,7 @@ def open_model(folder: Path | str, which: Which = "last") -> SavedModel:
     labels = json.loads((folder / "labels.json").read_text())
     model = TASKS[recipe.task].rebuild(recipe.settings, labels)
     if (folder / WEIGHTS).is_file():
+        set_blend_to(model, FULL_BLEND, 1.0)
         model = castle(model, inplace=True)
         model.load_state_dict(load_file(folder / WEIGHTS))
         return SavedModel(model.eval(), recipe, labels)
@@ -64,6 +66,7 @@ def open_model(folder: Path | str, which: Which = "last") -> SavedModel:
         raise ValueError(f"{folder} has no good checkpoint")
     model.load_state_dict(checkpoint.weights.get("ema", checkpoint.weights["model"]))
     set_threshold(model, recipe.training.threshold, checkpoint.state["share"])
+    set_blend_to(model, recipe.training.blend, checkpoint.state["share"])
     return SavedModel(model.eval(), recipe, labels, checkpoint.step)
 
 
@@ -80,5 +83,10 @@ def write_castled(run: Path, saved: SavedModel, certificate: dict[str, Any]) -> 
     for name in ("config.yaml", "labels.json"):
         shutil.copyfile(run / name, folder / name)
     write_file(folder / CERTIFICATE, json.dumps(certificate, indent=2).encode())
-    write_file(folder / WEIGHTS, save({name: value.contiguous() for name, value in saved.model.state_dict().items()}))
+    save_weights(saved.model, folder / WEIGHTS)
     return folder
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the weights of a model as safetensors, whole or not at all."""
+    write_file(path, save({name: value.contiguous() for name, value in model.state_dict().items()}))

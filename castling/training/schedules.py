@@ -1,4 +1,4 @@
-"""What moves during training: the learning rate and the threshold of the mask, both functions of progress alone.
+"""What moves during training: learning rate, threshold of the mask, blend of a conversion; functions of progress alone.
 
 Being functions of the step, they need no state in a checkpoint. `exponential` is the paper's classification recipe
 (Sec. 4.1), `cosine` that of DeiT.
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from castling.attention.threshold import ThresholdSchedule
 from castling.config import check_choice
+from castling.conversion import BlendSchedule, ConvertedAttention
 from castling.measure.occupancy import branches
 
 RateName = Literal["constant", "cosine", "exponential"]
@@ -89,3 +90,17 @@ def set_threshold(model: nn.Module, schedule: ThresholdSchedule | None, progress
             branch.set_threshold(schedule(progress))
         threshold = branch.threshold
     return threshold
+
+
+def set_blend_to(model: nn.Module, schedule: BlendSchedule | None, progress: float) -> float | None:
+    """Move the blend of every converted attention to where the schedule has it; without a schedule they stay.
+
+    Returns:
+        The blend; None for a model without converted attention.
+    """
+    blend = None
+    for attention in model.modules():
+        if isinstance(attention, ConvertedAttention):
+            attention.blend = attention.blend if schedule is None else schedule(progress)
+            blend = attention.blend
+    return blend

@@ -14,6 +14,11 @@ LEVIT = ("--models", "castling_levit_128", "--repeats", 1, "--patches")
 KINDS = ("castled", "softmax", "host", "unfused")
 
 
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    monkeypatch.setattr(bench_models, "TOTAL_SECONDS", 0.0)
+
+
 def bench(*arguments):
     return main(["bench", *map(str, arguments)])
 

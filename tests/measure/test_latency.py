@@ -18,3 +18,9 @@ def test_summary_of_repeats():
 def test_no_repeats_is_an_error():
     with pytest.raises(ValueError, match="got 0"):
         time_interleaved({}, repeats=0)
+
+
+def test_short_calls_take_turns_more_often():
+    calls = []
+    time_interleaved({"a": lambda: calls.append("a")}, repeats=2, min_seconds=0.0, total_seconds=60.0)
+    assert len(calls) == 2 + 100

@@ -18,6 +18,7 @@ def small_passes(monkeypatch):
     """Passes that take no time, no engine and no memory, so that what is made of them can be seen."""
     monkeypatch.setattr(bench_models, "build_timed", lambda setting, kind, threads, against: lambda: kind)
     monkeypatch.setattr(bench_models, "forecast_memory", lambda build, shape: 0.0)
+    monkeypatch.setattr(bench_models, "TOTAL_SECONDS", 0.0)
 
 
 def test_settings_are_sizes_for_all_and_patches_for_deit():
@@ -81,6 +82,12 @@ def test_a_row_has_times_ratios_and_the_bound():
     assert row["castled_macs"] - row["host_macs"] == attention + taps + convolutions
     assert row["notes"] == ""
     assert [row[name] for name in ("against", "against_ms", "castled_peak_mib", "against_macs")] == [None] * 4
+
+
+def test_candidates_are_left_out():
+    row = measure_row(Setting(DEIT, 32, 16), repeats=1, memory=False, without=("unfused", "host"))
+    assert (row["unfused_ms"], row["host_ms"], row["notes"]) == (None, None, "")
+    assert row["softmax_ms"] > 0
 
 
 def test_macs_of_the_host_are_those_of_its_cheaper_form():

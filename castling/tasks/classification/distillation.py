@@ -28,7 +28,7 @@ class DistillationConfig:
 
     Args:
         kind: `hard` follows the teacher's choices, `soft` its probabilities.
-        model: a name in timm's registry.
+        model: a name in timm's registry; or `self`, for a converted network to follow the one that it was.
         weights: its checkpoint; None for those that timm downloads.
         logits: folder of precomputed logits, instead of a model; written by `castling evaluate --logits`.
         alpha: share of the teacher in the loss.
@@ -48,7 +48,7 @@ class DistillationConfig:
     def __post_init__(self) -> None:
         if (self.model is None) == (self.logits is None):
             raise ValueError("a teacher is either a model or a folder of logits; set one of 'model' and 'logits'")
-        if self.model is not None and not timm.is_model(self.model):
+        if self.model not in (None, "self") and not timm.is_model(self.model):
             raise ValueError(f"timm knows no teacher {self.model!r}; timm.list_models() lists what it knows")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is a share from 0 to 1; got {self.alpha}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from timm.data import Mixup
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from castling.conversion import attention_losses, calibrate, feature_losses, original_of
 from castling.tasks.batches import EpochBatches, Shard
 from castling.tasks.classification.data import (
     AugmentConfig,
@@ -25,8 +27,10 @@ from castling.tasks.classification.data import (
 from castling.tasks.classification.distillation import DistillationConfig, Teacher, make_teacher
 from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
-from castling.tasks.classification.model import ModelConfig, build_model
+from castling.tasks.classification.model import ConvertConfig, ModelConfig, build_model, load_stage
 from castling.tasks.classification.sources import Source
+
+CALIBRATION_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,12 @@ class ClassificationConfig:
         augment: how training pictures are varied.
         smoothing: share of the label's probability that goes to all classes alike.
         distillation: a teacher; None for none.
+        objective: what a converted network learns: the `task`, each of the original's `attention` outputs by itself, or
+            the `features` of all its blocks. The last two look at no label.
 
     Raises:
-        ValueError: for smoothing outside [0, 1), or precomputed logits for pictures that are mixed.
+        ValueError: for smoothing outside [0, 1), precomputed logits for pictures that are mixed, or something to learn
+            from the original where the network is not converted.
     """
 
     model: ModelConfig
@@ -49,6 +56,7 @@ class ClassificationConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     smoothing: float = 0.1
     distillation: DistillationConfig | None = None
+    objective: Literal["task", "attention", "features"] = "task"
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
@@ -56,6 +64,11 @@ class ClassificationConfig:
         mixed = self.augment.mixup > 0 or self.augment.cutmix > 0
         if mixed and self.distillation is not None and self.distillation.logits is not None:
             raise ValueError("precomputed logits know no mixed pictures: set augment.mixup=0 and augment.cutmix=0")
+        if self.model.convert is None and (self.objective != "task" or self._follows_itself()):
+            raise ValueError("only a converted network has an original to learn from: set model.convert")
+
+    def _follows_itself(self) -> bool:
+        return self.distillation is not None and self.distillation.model == "self"
 
 
 class Classification:
@@ -83,13 +96,28 @@ class Classification:
                 augment.mixup, augment.cutmix, label_smoothing=config.smoothing, num_classes=len(self.labels)
             )
         self.teacher: Teacher | None = None
+        self.original: nn.Module | None = None
 
     def build_model(self) -> nn.Module:
         """The network, in training mode; one with a distillation head uses it if there is a teacher."""
         model = build_model(self.config.model, len(self.labels), self.config.data.channels)
+        if self.config.model.convert is not None:
+            self._begin_conversion(model, self.config.model.convert)
         if self.config.distillation is not None and hasattr(model, "set_distilled_training"):
             cast(Any, model).set_distilled_training(True)
         return model
+
+    def build_original(self) -> nn.Module:
+        """What the network of the recipe was before it was converted, frozen."""
+        return original_of(build_model(self.config.model, len(self.labels), self.config.data.channels))
+
+    def _begin_conversion(self, model: nn.Module, config: ConvertConfig) -> None:
+        """Keep what the network was, and give every head its scale, or the weights of an earlier stage."""
+        self.original = original_of(model)
+        if config.start is not None:
+            load_stage(model, config.start)
+        elif config.calibrate:
+            calibrate(model, itertools.islice(self.build_loader("train", CALIBRATION_BATCH), config.calibrate))
 
     @staticmethod
     def rebuild(config: ClassificationConfig, labels: Sequence[str]) -> nn.Module:
@@ -124,6 +152,8 @@ class Classification:
                 f"mixup pairs pictures, but {parts * shard.num_shards} parts of batch_size {batch_size} are odd; "
                 "choose another, or set augment.mixup=0 and augment.cutmix=0"
             )
+        if self.config.objective != "task" and shard.num_shards > 1:
+            raise ValueError(f"objective {self.config.objective!r} runs in one process; got {shard.num_shards}")
         self.teacher = self._make_teacher()  # before the first step: a teacher that does not fit is said now
         pictures = Pictures(source, train_transform(config.data, config.augment), config.data, seed)
         batches = EpochBatches(len(source), batch_size, seed, shard, parts, config.augment.repeats)
@@ -136,10 +166,18 @@ class Classification:
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The loss of a training batch, under `loss`, and its parts."""
         images, targets = batch["image"], batch["target"]
+        if self.config.objective != "task":
+            return self._learn_from_original(model, images)
         if self.mixup is not None:
             images, targets = self.mixup(images, targets)
         teacher_logits = None if self.teacher is None else self.teacher(images, batch["index"])
         return total_loss(model(images), targets, self.config.smoothing, teacher_logits, self.config.distillation)
+
+    def _learn_from_original(self, model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+        assert self.original is not None
+        learn = attention_losses if self.config.objective == "attention" else feature_losses
+        losses = learn(model, self.original.to(images.device), images)
+        return {"loss": torch.stack(list(losses.values())).mean(), **losses}
 
     @torch.no_grad()
     def evaluate(
@@ -178,6 +216,9 @@ class Classification:
         distillation, data = self.config.distillation, self.config.data
         if distillation is None:
             return None
+        if distillation.model == "self" and self.original is not None:
+            original = self.original  # of the student's sizes and normalisation
+            return lambda images, indices: original.to(images.device)(images).detach()
         names = [self.train_source.name(index) for index in range(len(self.train_source))]
         return make_teacher(distillation, names, len(self.labels), data.channels, data.mean, data.std)
 

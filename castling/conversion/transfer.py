@@ -1,0 +1,116 @@
+"""What a converted model learns from the model that it was: each attention by itself, or the features of every block.
+
+Both are relative errors, layer by layer: 0 is the original, 1 is as far off as an output of nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from castling.conversion.transition import converted_attentions, set_blend
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def original_of(model: Model) -> Model:
+    """A frozen copy of a converted model that computes what its host did: the teacher of what it becomes.
+
+    Args:
+        model: converted, with the host's weights.
+
+    Raises:
+        ValueError: for a model without converted attention.
+    """
+    original = copy.deepcopy(model)
+    set_blend(original, 0.0)
+    return original.eval().requires_grad_(False)
+
+
+def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """How far each attention is from the original's, both fed with what the original feeds it.
+
+    No layer has to make up for another, and only attentions are trained: their projections and convolutions.
+
+    Args:
+        student: converted, at blend 1.
+        original: of `original_of`.
+        images: a batch.
+
+    Returns:
+        The relative error of each attention by its name.
+
+    Example:
+        >>> from castling.conversion.convert import convert
+        >>> student = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True))
+        >>> losses = attention_losses(student, original_of(student), torch.randn(2, 50, 32))  # still at blend 0
+        >>> {name: float(loss) for name, loss in losses.items()}
+        {'self_attn': 0.0}
+    """
+    teachers = converted_attentions(original)
+    with _calls(teachers) as calls, torch.no_grad():
+        original(images)
+    losses = {}
+    for name, attention in converted_attentions(student).items():
+        args, kwargs, wanted = calls[name]
+        attention.grid_note.grid = teachers[name].grid_note.grid
+        losses[name] = relative_error(_tensor(attention(*args, **kwargs)), wanted)
+    return losses
+
+
+def feature_losses(student: nn.Module, original: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """How far the features of each block are from the original's, all the way through the network.
+
+    Args:
+        student: converted, at any blend.
+        original: of `original_of`.
+        images: a batch.
+
+    Returns:
+        The relative error of each block by its name: the module that an attention stands in.
+    """
+    names = dict.fromkeys(name.rpartition(".")[0] for name in converted_attentions(original))
+    with _calls({name: original.get_submodule(name) for name in names}) as wanted, torch.no_grad():
+        original(images)
+    with _calls({name: student.get_submodule(name) for name in names}) as found:
+        student(images)
+    return {name: relative_error(found[name][2], wanted[name][2]) for name in names}
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Mean square of the difference over that of what is wanted.
+
+    Example:
+        >>> float(relative_error(torch.zeros(3), torch.tensor([1.0, 2.0, 3.0])))
+        1.0
+    """
+    wanted = wanted.float()
+    return F.mse_loss(found.float(), wanted) / wanted.square().mean().clamp_min(1e-12)
+
+
+@contextmanager
+def _calls(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, tuple[Any, Any, Tensor]]]:
+    """What modules are called with and give, by name, while this is entered."""
+    calls: dict[str, tuple[Any, Any, Tensor]] = {}
+
+    def note(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls[name] = (args, kwargs, _tensor(output))
+
+    hooks = [module.register_forward_hook(partial(note, name), with_kwargs=True) for name, module in modules.items()]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensor(output: Any) -> Tensor:
+    """The features of what a module gives; some give a grid or maps as well."""
+    return output if isinstance(output, Tensor) else output[0]

@@ -60,9 +60,10 @@ def _draw(rows: Sequence[Row], over: str, label: str, path: Path) -> Path:
         for index, model in enumerate(models):
             look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index // len(COLOURS) % len(MARKERS)]}
             _plot(axes, [row for row in chosen if row["model"] == model], over, short_name(model), look)
-        _tidy(axes, sorted({int(row[over]) for row in rows}), invert=over == "patch")
         axes.set_title(f"{engine[0]}, {engine[1]} thread{'s' * (engine[1] != '1')}", fontsize=10)
         axes.set_xlabel(label, fontsize=10)
+    for axes in panels.flat[: len(engines)]:  # once all is drawn: they share their limits
+        _tidy(axes, sorted({int(row[over]) for row in rows}), invert=over == "patch")
     for axes in panels.flat[len(engines) :]:
         axes.set_visible(False)
     for axes in panels[:, 0]:

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from torch import nn
 
@@ -155,5 +155,5 @@ def at_size(network: nn.Module, size: int) -> nn.Module:
     """A copy for pictures of another size, its position embeddings resampled where it has any of a fixed size."""
     network = copy.deepcopy(network)
     if hasattr(network, "set_input_size"):
-        network.set_input_size(img_size=(size, size))
+        cast(Any, network).set_input_size(img_size=(size, size))
     return network

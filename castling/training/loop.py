@@ -201,8 +201,8 @@ class Trainer:
             "skipped": progress.skipped,
         }
         if progress.step % config.log_every == 0:
-            parts = {"parts": {name: float(part) for name, part in self.parts.items()}} if self.parts else {}
-            self._log({**line, **parts, "occupancy": self._mean_over_processes(last_occupancy(state.model))})
+            by_part = {"parts": {name: float(part) for name, part in self.parts.items()}} if self.parts else {}
+            self._log({**line, **by_part, "occupancy": self._mean_over_processes(last_occupancy(state.model))})
             progress.loss_sum, progress.loss_count = 0.0, 0
         progress.step += 1
         self.watch({**line, "kind": "tick", "step": progress.step, "steps": self.last_step})

@@ -13,7 +13,7 @@ from typing import TypeVar
 from torch import nn
 
 from castling.attention import HeadMixer
-from castling.conversion.transition import check_blend_done
+from castling.conversion.transition import ConvertedAttention, check_blend_done
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -77,9 +77,12 @@ def castled(model: Model) -> Iterator[Model]:
 
 
 def is_castled(model: nn.Module) -> bool:
-    """Whether the model has castling attention in it and no auxiliary branch is left."""
+    """Whether the model has castling attention in it, and neither a branch nor a host's softmax is left."""
     attentions = _attentions(model)
-    return bool(attentions) and all(attention.aux is None for attention in attentions)
+    return bool(attentions) and all(
+        attention.aux is None and not (isinstance(attention, ConvertedAttention) and attention.effective_blend < 1)
+        for attention in attentions
+    )
 
 
 def _attentions(model: nn.Module) -> list[HeadMixer]:

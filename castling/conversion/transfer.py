@@ -49,9 +49,9 @@ def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) ->
 
     Example:
         >>> from castling.conversion.convert import convert
-        >>> student = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True))
+        >>> student = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True).eval())
         >>> losses = attention_losses(student, original_of(student), torch.randn(2, 50, 32))  # still at blend 0
-        >>> {name: float(loss) for name, loss in losses.items()}
+        >>> {name: float(loss.detach()) for name, loss in losses.items()}
         {'self_attn': 0.0}
     """
     teachers = converted_attentions(original)

@@ -94,8 +94,7 @@ class ConvertedAttention(HeadMixer):
         Returns:
             `(B, Nq, H, Dv)`.
         """
-        # A castled attention has no way back to softmax, so that `castled` measures what `castle` would give.
-        blend = 1.0 if self.config.aux and self.aux is None else self.blend
+        blend = self.effective_blend
         needs_host = blend < 1 or self.observer is not None
         has_softmax = needs_host or self.aux is not None or self.config.kernel == "softmax"
         logit_bias = bias().to(q.dtype) if bias is not None and has_softmax else None
@@ -113,6 +112,11 @@ class ConvertedAttention(HeadMixer):
             self.observer(host, castling)
             return host
         return torch.lerp(host, castling, blend) if needs_host else castling
+
+    @property
+    def effective_blend(self) -> float:
+        """The blend, which is 1 once the branch is dropped: so `castled` measures what `castle` would give."""
+        return 1.0 if self.config.aux and self.aux is None else self.blend
 
     @property
     def output_projection(self) -> nn.Linear | None:

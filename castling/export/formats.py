@@ -51,7 +51,7 @@ def format_of(path: Path | str) -> Format:
     Example:
         >>> format_of("model.onx")
         Traceback (most recent call last):
-        ValueError: model.onx: unknown kind of file '.onx': did you mean '.onnx'? Legal: '.onnx', '.xml', '.pt2'
+        ValueError: unknown kind of file 'model.onx': did you mean '.onnx'? Legal: '.onnx', '.xml', '.pt2'
     """
     by_suffix = {form.suffixes[0]: form for form in FORMATS.values()}
     check_choice("kind of file", Path(path).suffix, by_suffix, str(path))

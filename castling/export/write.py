@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from castling.attention import HeadMixer
 from castling.conversion.castle import is_castled
 from castling.conversion.optimize import optimize
+from castling.conversion.transition import check_blend_done
 from castling.export.capture import capture
 from castling.export.formats import format_of
 from castling.export.metadata import Metadata, describe
@@ -63,7 +65,7 @@ def export(
         metadata or describe(model, example),
         dynamic=captured.dynamic,
         side_step=captured.side_step,
-        castled=not branches(model) if branches(model) or is_castled(model) else None,
+        castled=is_castled(model) if any(isinstance(module, HeadMixer) for module in model.modules()) else None,
     )
     beside = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
@@ -79,7 +81,7 @@ def export(
 
 
 def check_castled(model: nn.Module, with_branch: bool = False) -> None:
-    """Refuse a network with branches, unless they are wanted.
+    """Refuse a network with branches, or with softmax of the network that it was, unless they are wanted.
 
     Raises:
         ValueError: says how many there are and what to do.
@@ -90,3 +92,5 @@ def check_castled(model: nn.Module, with_branch: bool = False) -> None:
             f"{len(left)} auxiliary branches are left, such as that of {left[0]!r}: they make inference quadratic in "
             "the number of tokens. Castle the model first, or ask for a file with the branch"
         )
+    if not left and not with_branch:
+        check_blend_done(model)

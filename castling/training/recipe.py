@@ -56,7 +56,7 @@ def parse_recipe(values: Mapping[str, Any]) -> Recipe:
         >>> parse_recipe({"task": "classification", "modle": {}})
         Traceback (most recent call last):
         ValueError: unknown key 'modle': did you mean 'model'? Legal: 'task', 'seed', 'training', 'model', 'data', \
-'augment', 'smoothing', 'distillation'
+'augment', 'smoothing', 'distillation', 'objective'
     """
     check_choice("task", values.get("task"), TASKS)
     kind = TASKS[values["task"]].Config

@@ -1,4 +1,4 @@
-"""The commands as a person runs them: in a subprocess."""
+"""The commands as a person runs them, in a subprocess; what only their parser says, in this process."""
 
 import json
 import subprocess
@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 
 import castling
+from castling.cli.main import main
 
 VERBS = [("bench", "attention"), ("bench", "models")]
 VERBS += [
     (name,)
     for name in [
         "castle",
+        "convert",
         "demo",
         "evaluate",
         "export",
         "figures",
         "models",
         "paper",
+        "plan",
         "predict",
         "recipes",
         "report",
@@ -42,10 +45,11 @@ def test_help_and_version():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_has_an_example(verb):
-    shown = run(*verb, "--help")
-    assert shown.returncode == 0
-    assert f"Example: castling {' '.join(verb)}" in shown.stdout
+def test_help_of_a_verb_has_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([*verb, "--help"])
+    assert left.value.code == 0
+    assert f"Example: castling {' '.join(verb)}" in capsys.readouterr().out
 
 
 def test_figures(tmp_path):
@@ -99,9 +103,18 @@ def test_models():
         ((), "VERB"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+def test_bad_input_is_said_with_exit_code_2(arguments, message, tmp_path, capsys):
     (tmp_path / "file").touch()
-    result = run(*(str(argument).replace("{tmp_path}", str(tmp_path)) for argument in arguments))
+    try:
+        code = main([str(argument).replace("{tmp_path}", str(tmp_path)) for argument in arguments])
+    except SystemExit as left:  # the parser's own way
+        code = left.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_error_is_one_line():
+    result = run("models", "resnet")
     assert result.returncode == 2
-    assert message in result.stderr
+    assert result.stderr.startswith("castling: no model matches 'resnet'")
     assert "Traceback" not in result.stderr

@@ -105,6 +105,21 @@ def test_a_file_with_a_softmax_is_none_of_a_linear_network(tiny, deit, images, t
         verify(seen.path, deit, [images], tolerance=1e9)
 
 
+def test_a_converted_network_is_refused_while_it_holds_softmax(tmp_path):
+    options = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    host = timm.create_model("deit_tiny_patch16_224", **options)
+    model = castling.convert(host, castling.AttentionConfig(aux=False), blend=0.5)
+    assert not castling.is_castled(model)
+    with pytest.raises(ValueError, match="still hold the host's softmax"):
+        export(model, tmp_path / "model.pt2", torch.zeros(1, 3, 32, 32))
+    assert not list(tmp_path.iterdir())
+    castling.set_blend(model, 1.0)
+    assert castling.is_castled(model)
+    seen = export(model, tmp_path / "model.pt2", torch.zeros(1, 3, 32, 32), dynamic=False)
+    assert seen.num_softmax == 0
+    assert read_metadata(seen.path).castled is True
+
+
 def test_the_model_is_left_as_it_was(deit, images, tmp_path):
     deit.train()
     before = {name: value.clone() for name, value in deit.state_dict().items()}
@@ -115,7 +130,7 @@ def test_the_model_is_left_as_it_was(deit, images, tmp_path):
 
 
 def test_bad_input_is_refused_before_anything_is_written(deit, images, tmp_path):
-    with pytest.raises(ValueError, match=r"unknown kind of file '\.onx': did you mean '\.onnx'"):
+    with pytest.raises(ValueError, match=r"unknown kind of file '.*model\.onx': did you mean '\.onnx'"):
         export(deit, tmp_path / "model.onx", images)
     with pytest.raises(ValueError, match="there is no file"):
         read_metadata(tmp_path / "model.onnx")

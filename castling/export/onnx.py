@@ -66,7 +66,7 @@ def onnx_runner(content: bytes, threads: int | None = None) -> Callable[[Tensor]
         content: of an ONNX file.
         threads: by default as many as torch has.
     """
-    session = _session(content, threads)
+    session = onnx_session(content, threads)
     [name], [output] = session.get_inputs(), session.get_outputs()
 
     def run(images: Tensor) -> Tensor:
@@ -75,7 +75,8 @@ def onnx_runner(content: bytes, threads: int | None = None) -> Callable[[Tensor]
     return run
 
 
-def _session(content: bytes, threads: int | None) -> Any:
+def onnx_session(content: bytes | str, threads: int | None = None) -> Any:
+    """A session of ONNX Runtime on the CPU, for the content of a file or its path."""
     runtime = import_extra("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -97,7 +98,7 @@ def _quadratic(proto: Any, images: Tensor, num_tokens: int) -> list[str]:
     for place, name in enumerate(makers):
         probed.graph.node.append(onnx.helper.make_node("Shape", [name], [f"shape_{place}"]))
         probed.graph.output.append(onnx.helper.make_tensor_value_info(f"shape_{place}", onnx.TensorProto.INT64, None))
-    session = _session(probed.SerializeToString(), None)
+    session = onnx_session(probed.SerializeToString(), None)
     shapes = session.run(None, {session.get_inputs()[0].name: images.contiguous().numpy()})
     named = zip(makers.values(), (tuple(map(int, shape)) for shape in shapes), strict=True)
     return quadratic_shapes(named, num_tokens)

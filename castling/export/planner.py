@@ -109,7 +109,8 @@ def plan_speed(
     names = _names(model, config, only)
     castled = _hybrid(model, config, names)
     inputs = _inputs(original, names, example)
-    _inputs(castled, names, example)  # leaves the grid of the tokens with each attention
+    with torch.no_grad():
+        castled(example)  # leaves the grid of the tokens with each attention
     kinds = {name: _kind(original.get_submodule(name), inputs[name]) for name in names}
     total = len(set(kinds.values())) + 1
     found: dict[str, dict[str, Timing]] = {}

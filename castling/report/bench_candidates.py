@@ -19,7 +19,7 @@ from castling.config import check_choice
 from castling.conversion import castle
 from castling.conversion.optimize import optimize
 from castling.export.engines import ENGINES, EngineName, on_engine
-from castling.extras import import_extra
+from castling.export.onnx import onnx_session
 from castling.measure.baselines import NAMES, softmax_baseline, softmax_twin
 from castling.models import deit, mvitv2
 from castling.models.input_size import check_image_size
@@ -136,10 +136,7 @@ def onnx_pass(path: Path, image: Tensor, threads: int) -> Callable[[], object]:
     Raises:
         ValueError: if the file takes images of another size only.
     """
-    runtime = import_extra("onnxruntime", "export")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnx_session(str(path), threads)
     taken = session.get_inputs()[0]
     given = tuple(image.shape)
     fits = len(taken.shape) == len(given) and all(

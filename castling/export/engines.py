@@ -67,11 +67,14 @@ def _in_torch(network: Callable[[Tensor], Tensor], threads: int | None) -> Runne
 
 def _compiled(model: nn.Module, example: Tensor, threads: int | None) -> Runner:
     from torch._dynamo import config as dynamo_config  # takes a second to import
+    from torch._inductor import config as inductor_config
 
-    compiled = torch.compile(model, fullgraph=True, dynamic=False, options={"freezing": True})
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
     run = _in_torch(cast(Callable[[Tensor], Tensor], compiled), threads)
-    # Several networks of one class share their code, and each is compiled for itself.
-    with dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=1000):
+    # Several networks of one class share their code, and each is compiled for itself. Freezing, as an option of
+    # torch.compile, would come too late: the graph is captured before, with weights as inputs, and none is packed.
+    limits = dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=1000)
+    with limits, inductor_config.patch(freezing=True):
         run(example)
     return run
 

@@ -3,6 +3,7 @@ import ctypes
 import pytest
 import timm
 import torch
+from torch import nn
 
 from castling.export import ENGINES, on_engine
 from castling.export.capture import capture
@@ -80,3 +81,13 @@ def test_openvino_leaves_the_stack_of_signals_alone():
     del first
     del second
     assert stack() == before
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiling_freezes_the_weights():
+    network, x = nn.Linear(8, 4).eval(), torch.randn(2, 8)
+    run = on_engine(network, x, "compile")
+    before = run(x)
+    nn.init.zeros_(network.weight)  # the compiled network has packed copies by now
+    torch.testing.assert_close(run(x), before)
+    assert not torch.allclose(network(x), before)

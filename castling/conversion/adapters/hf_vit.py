@@ -1,10 +1,12 @@
 """Hugging Face's ViT, DeiT and DINOv2 (with registers too), whose attentions are alike but for their names.
 
-DINOv3 is recognised in order to be refused by name.
+Up to transformers 5.9 the projections lie in two parts of the attention. DINOv3 is recognised in order to be refused by
+name.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -39,12 +41,7 @@ class HfVitAttention(ConvertedAttention):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Attend among tokens `(B, N, dim)`; of the host's other arguments, `output_attentions` is refused if true."""
-        if (
-            not torch.compiler.is_exporting()
-        ):  # then transformers makes a mask that hides nothing, even where none is given
-            refuse_masks(attention_mask=attention_mask)
-        if kwargs.get("output_attentions"):
-            raise ValueError("output_attentions: linear attention makes no attention maps")
+        _refuse_call(attention_mask=attention_mask, **kwargs)
         layers = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (layer(hidden_states).unflatten(-1, (self.num_heads, -1)) for layer in layers)  # (B, N, H, D) each
         return self.o_proj(self.attend(q, k, v).flatten(2)), None
@@ -53,6 +50,45 @@ class HfVitAttention(ConvertedAttention):
     def output_projection(self) -> nn.Linear | None:
         """Always there."""
         return self.o_proj
+
+
+class HfNestedAttention(ConvertedAttention):
+    """The same of transformers up to 5.9: `forward(hidden_states, head_mask)` gives tokens."""
+
+    attention: nn.Module
+    output: nn.Module
+
+    def __init__(self, host: Any, config: AttentionConfig, num_prefix_tokens: int) -> None:
+        inner = host.attention
+        super().__init__(host, inner.num_attention_heads, config, num_prefix_tokens, inner.dropout_prob)
+        self.head_dim = inner.attention_head_size
+
+    def forward(self, hidden_states: Tensor, head_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Attend among tokens `(B, N, dim)`."""
+        _refuse_call(head_mask=head_mask, **kwargs)
+        inner: Any = self.attention
+        layers = (inner.query, inner.key, inner.value)
+        q, k, v = (layer(hidden_states).unflatten(-1, (self.num_heads, -1)) for layer in layers)  # (B, N, H, D) each
+        return self.output(self.attend(q, k, v).flatten(2), hidden_states)
+
+    @property
+    def output_projection(self) -> nn.Linear | None:
+        """Always there."""
+        output: Any = self.output
+        return output.dense
+
+
+def _refuse_call(output_attentions: bool = False, **arguments: Any) -> None:
+    masks = {name: value for name, value in arguments.items() if name.endswith("_mask")}
+    if not torch.compiler.is_exporting():  # then transformers makes a mask that hides nothing, even where none is given
+        refuse_masks(**masks)
+    if output_attentions:
+        raise ValueError("output_attentions: linear attention makes no attention maps")
+
+
+def _build(site: Site, config: AttentionConfig) -> ConvertedAttention:
+    kind = HfVitAttention if hasattr(site.module, "q_proj") else HfNestedAttention
+    return kind(site.module, config, _prefix_tokens(site))
 
 
 def _prefix_tokens(site: Site) -> int:
@@ -70,8 +106,8 @@ def _patch_embed(site: Site) -> nn.Module | None:
 def _refuses(site: Site, config: AttentionConfig) -> str | None:
     if "DINOv3" in type(site.module).__name__:
         return "rotary position: it acts on the logits, which linear attention does not have"
-    if not hasattr(site.module, "q_proj"):
-        return "the layout of an older transformers, with query, key and value elsewhere; update transformers"
+    if "output_attentions" in inspect.signature(type(site.module).forward).parameters:
+        return "the attention of transformers before 4.57, which gives its maps as well; update transformers"
     if getattr(site.module, "is_causal", False):
         return "causal attention"
     return None
@@ -80,7 +116,7 @@ def _refuses(site: Site, config: AttentionConfig) -> str | None:
 ADAPTER = Adapter(
     family="Hugging Face ViT, DeiT, DINOv2",
     hosts=(*HOSTS, *ROTARY),
-    build=lambda site, config: HfVitAttention(site.module, config, _prefix_tokens(site)),
+    build=_build,
     refuses=_refuses,
     grid_source=_patch_embed,
 )

@@ -1,5 +1,7 @@
 """What each adapter refuses, by name, and what it says about what it takes."""
 
+import inspect
+
 import pytest
 import timm
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from castling import AttentionConfig
 from castling.conversion.convert import convert
 from castling.conversion.plan import plan
-from castling.conversion.transition import set_blend
+from castling.conversion.transition import converted_attentions, set_blend
 
 
 def rotary():
@@ -59,13 +61,15 @@ def test_dinov3_is_refused():
     check_refused(hugging_face("DINOv3ViT")[0], "rotary position")
 
 
-def test_the_layout_of_an_older_transformers_is_refused():
+def test_an_older_transformers_that_gives_maps_is_refused(monkeypatch):
     model = hugging_face("ViT")[0]
-    for module in model.modules():
-        if hasattr(module, "q_proj"):
-            module.query = module.q_proj
-            del module.q_proj
-    check_refused(model, "older transformers")
+
+    def forward(self, hidden_states, head_mask=None, output_attentions=False):
+        return (hidden_states,)
+
+    host = next(module for module in model.modules() if type(module).__name__ == "ViTAttention")
+    monkeypatch.setattr(type(host), "forward", forward)
+    check_refused(model, "before 4.57")
 
 
 def test_calls_with_masks():
@@ -81,16 +85,26 @@ def test_calls_with_masks():
 
 
 def test_calls_of_hugging_face_with_masks_or_for_maps():
-    host = make_host("hf vit")
-    model = convert(host.model)
-    with pytest.raises(ValueError, match="got attention_mask"):
-        model(host.x, attention_mask=torch.tensor([[1] * 60 + [0] * 5] * 2))
-    layer = model.layers[0].attention
+    model = convert(make_host("hf vit").model)
+    x, attention = torch.randn(1, 65, 16), next(iter(converted_attentions(model).values()))
+    mask = "attention_mask" if hasattr(attention, "q_proj") else "head_mask"
+    with pytest.raises(ValueError, match=f"got {mask}"):
+        attention(x, torch.ones(1, 2, 65, 65))
     with pytest.raises(ValueError, match="output_attentions"):
-        layer(torch.randn(1, 65, 16), output_attentions=True)
-    out, attention_map = layer(torch.randn(1, 65, 16))
+        attention(x, output_attentions=True)
+    out = attention(x)
+    if mask == "attention_mask":
+        out, attention_map = out
+        assert attention_map is None
     assert out.shape == (1, 65, 16)
-    assert attention_map is None
+
+
+def test_a_mask_reaches_the_attention_of_hugging_face():
+    host = make_host("hf vit")
+    if "attention_mask" not in inspect.signature(host.model.forward).parameters:
+        pytest.skip("the ViT of this transformers takes no masks")
+    with pytest.raises(ValueError, match="got attention_mask"):
+        convert(host.model)(host.x, attention_mask=torch.tensor([[1] * 60 + [0] * 5] * 2))
 
 
 def test_calls_of_torch_with_masks_maps_or_other_keys():

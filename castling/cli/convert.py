@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,7 @@ from rich.table import Table
 from castling.attention import KERNELS
 from castling.cli import HelpFormatter
 from castling.cli.train import train_with_progress
-from castling.config import AttentionConfig
+from castling.config import AttentionConfig, LocalConv
 from castling.training.linearize import ORIGINAL, STAGES, Linearization, compare, linearize, stage_recipes
 from castling.training.recipe import Recipe, load_recipe
 from castling.training.run_folder import RunFolder
@@ -49,6 +49,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add("--kernel", choices=KERNELS, default=AttentionConfig().kernel, help="kernel of castling attention")
     add(
+        "--local-conv",
+        choices=get_args(LocalConv),
+        default=AttentionConfig().local_conv,
+        help="its filter: 9 taps along the tokens, 3 x 3 on their grid (for other picture sizes than those of "
+        "training), or none",
+    )
+    add(
         "--teacher",
         choices=("self", "none"),
         default="self",
@@ -68,7 +75,12 @@ def run(flags: argparse.Namespace) -> None:
         epochs=tuple(flags.epochs or [1] * len(flags.stages)),
         rate=flags.learning_rate,
         only=None if flags.only is None else tuple(flags.only),
-        attention={"kernel": flags.kernel, "aux": False},
+        attention={
+            "kernel": flags.kernel,
+            "aux": False,
+            "local_conv": flags.local_conv,
+            "local_conv_size": 3 if flags.local_conv == "grid" else AttentionConfig().local_conv_size,
+        },
         teacher=flags.teacher,
     )
     overrides = [*flags.overrides, *([] if flags.data is None else [f"data.root={flags.data}"])]
@@ -85,6 +97,9 @@ def run(flags: argparse.Namespace) -> None:
     with console.status("Comparing the original, the converted and the castled network"):
         certificate = compare(saved, flags.sizes or ())
     print_comparison(certificate, console)
+    other_size = set(certificate["sizes"]) - {saved.recipe.settings.data.image_size}
+    if other_size and flags.local_conv == "tokens":
+        console.print("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
     castled = write_castled(folder, saved, certificate)
     console.print(f"wrote {castled}; next: castling export {folder}", highlight=False, soft_wrap=True)
 

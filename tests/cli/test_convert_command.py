@@ -91,7 +91,11 @@ def test_called_again_it_trains_nothing(converted, host_run, capsys):
     before = (converted / "features" / "log.jsonl").stat().st_mtime_ns
     assert convert(host_run, "--out", converted) == 0
     assert (converted / "features" / "log.jsonl").stat().st_mtime_ns == before
-    assert "castled" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "castled" in printed
+    assert "--local-conv grid" not in printed
+    assert convert(host_run, "--out", converted, "--sizes", 32) == 0
+    assert "--local-conv grid" in capsys.readouterr().out
     assert convert(host_run, "--out", converted, "--learning-rate", 1.0) == 2
     assert "was begun with other settings" in capsys.readouterr().err
 
@@ -107,8 +111,9 @@ def test_a_part_of_the_attentions_from_weights_alone(converted, tmp_path, capsys
     recipe.write_text(json.dumps(HOST))
     weights = converted / "original.safetensors"
     flags = ["--stages", "task", "--teacher", "none", "--only", "blocks.1.attn", "--weights", weights]
-    assert convert(recipe, "--out", tmp_path / "out", *flags) == 0
+    assert convert(recipe, "--out", tmp_path / "out", *flags, "--local-conv", "grid") == 0
     saved = open_model(tmp_path / "out" / "task")
+    assert saved.model.blocks[1].attn.local_conv.weight.shape[-2:] == (3, 3)
     assert type(saved.model.blocks[0].attn).__name__ == "Attention"
     assert saved.recipe.settings.distillation is None
     assert "1 attentions castled" in capsys.readouterr().out

@@ -3,11 +3,11 @@ import os
 # Some virtual machines advertise AMX and trap on its instructions; half precision is then computed without it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores: one thread each, and for the commands they run
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
-
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # as many workers as cores
 
 
 @pytest.fixture(autouse=True)

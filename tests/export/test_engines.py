@@ -31,7 +31,8 @@ def test_every_engine_gives_pytorchs_outputs(deit, engine):
 @pytest.mark.parametrize("name", PLAIN)
 def test_networks_of_timm_run_as_well(name, engine):
     model, x = timm.create_model(name, **PLAIN[name]).eval(), torch.randn(1, 3, 32, 32)
-    torch.testing.assert_close(on_engine(model, x, engine)(x), model(x).detach(), atol=1e-4, rtol=1e-4)
+    wanted = model(x).detach()  # before: timm 1.0.22 caches what LeViT computes while torch 2.7 captures it
+    torch.testing.assert_close(on_engine(model, x, engine)(x), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_softmax_attention_stays_fused_in_openvino():

@@ -27,7 +27,7 @@ HOST = {
         "crop_scale": [0.9, 1.0],
     },
     "training": {
-        "epochs": 6,
+        "epochs": 10,
         "batch_size": 32,
         "learning_rate": {"peak": 3e-3, "warmup_epochs": 0.5},
         "workers": 0,

@@ -32,7 +32,8 @@ def test_a_file_equals_pytorch_at_any_size(captured, name, tmp_path):
     # The size that it was made for, which position embeddings are not resampled for, a batch of one, a rectangle.
     shapes = [(1, side, side), (3, side, side), (1, 2 * side, side), (2, 3 * side, 2 * side)]
     seen = verify(path, model, [torch.randn(batch, 3, *sides) for batch, *sides in shapes], tolerance=1e-4)
-    assert seen.largest_difference <= 1e-4  # 1e-6 with torch 2.15; 2.7 resamples position embeddings less exactly
+    old = torch.__version__ < (2, 8)  # resamples position embeddings less exactly in ONNX
+    assert seen.largest_difference <= (1e-4 if old else 1e-5)
     assert seen.num_softmax == 0
     assert seen.quadratic == ()
     assert seen.num_tokens > max(max(value.shape) for value in model.parameters())

@@ -1,6 +1,6 @@
 """Hugging Face's ViT, DeiT and DINOv2 (with registers too), whose attentions are alike but for their names.
 
-Up to transformers 5.9 the projections lie in two parts of the attention. DINOv3 is recognised in order to be refused by
+Up to transformers 5.8 the projections lie in two parts of the attention. DINOv3 is recognised in order to be refused by
 name.
 """
 
@@ -53,7 +53,7 @@ class HfVitAttention(ConvertedAttention):
 
 
 class HfNestedAttention(ConvertedAttention):
-    """The same of transformers up to 5.9: `forward(hidden_states, head_mask)` gives tokens."""
+    """The same of transformers up to 5.8: `forward(hidden_states, head_mask)` gives tokens."""
 
     attention: nn.Module
     output: nn.Module

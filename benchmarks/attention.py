@@ -20,9 +20,9 @@ from rich.progress import track
 from rich.table import Table
 
 from castling.attention import linear_angular_attention
+from castling.bench.results_file import append_row, result_path
 from castling.measure import time_interleaved
 from castling.measure.environment import describe_environment
-from castling.report.results_file import append_row, result_path
 
 TOKENS = (196, 1024, 4096, 16_384)
 

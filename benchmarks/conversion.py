@@ -9,7 +9,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from castling.report.results_file import append_row, open_results
+from castling.bench.results_file import append_row, open_results
 from castling.training import load_recipe, train
 from castling.training.linearize import ORIGINAL, Linearization, compare, linearize, stage_recipes
 from castling.training.recipe import Recipe

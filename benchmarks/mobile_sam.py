@@ -22,12 +22,11 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from castling import calibrate, castle, convert, set_blend
+from castling.bench.neighbours import knn_accuracy
+from castling.bench.results_file import append_row, open_results
 from castling.config import AttentionConfig, LocalConv
-from castling.conversion.transfer import attention_losses, feature_losses, original_of
 from castling.measure.heap import keep_heap
 from castling.measure.macs import count_macs
-from castling.measure.neighbours import knn_accuracy
-from castling.report.results_file import append_row, open_results
 from castling.tasks.batches import EpochBatches, seed_everything
 from castling.tasks.classification.data import (
     AugmentConfig,
@@ -39,6 +38,7 @@ from castling.tasks.classification.data import (
     make_source,
     train_transform,
 )
+from castling.tasks.imitation import attention_losses, feature_losses, original_of
 
 Losses = Callable[[nn.Module, nn.Module, Tensor], dict[str, Tensor]]
 STAGES: dict[str, tuple[Losses, float]] = {"attention": (attention_losses, 1e-3), "features": (feature_losses, 5e-4)}

@@ -11,7 +11,7 @@ from castling.conversion import (
     fold_scale,
     is_castled,
     optimize,
-    plan,
+    preview,
     set_blend,
     unconvert,
 )
@@ -32,7 +32,7 @@ __all__ = [
     "linear_angular_attention",
     "load_host_weights",
     "optimize",
-    "plan",
+    "preview",
     "set_blend",
     "unconvert",
 ]

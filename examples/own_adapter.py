@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from castling import AttentionConfig, castle
 from castling.conversion.adapters import Adapter, Site, register_adapter
-from castling.conversion.convert import convert
-from castling.conversion.plan import plan
-from castling.conversion.transition import ConvertedAttention, set_blend
+from castling.conversion.converted import ConvertedAttention, set_blend
+from castling.conversion.inspection import preview
+from castling.conversion.replace import convert
 
 
 class MyAttention(nn.Module):
@@ -52,9 +52,9 @@ if __name__ == "__main__":
     model = nn.Sequential(MyAttention(32, 4), nn.ReLU(), MyAttention(32, 4))
     x = torch.randn(2, 64, 32)
     before = model(x)
-    print(plan(model))
+    print(preview(model))
     convert(model)
     assert torch.allclose(model(x), before, atol=1e-5)  # train it from here, while the blend goes to 1
     set_blend(model, 1)
     print(castle(model)(x).shape)
-    print(plan(nn.Sequential(MyAttention(32, 4, temperature=1.0))))
+    print(preview(nn.Sequential(MyAttention(32, 4, temperature=1.0))))

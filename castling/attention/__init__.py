@@ -1,6 +1,6 @@
 """The method: linear-angular attention, its relatives, its auxiliary branch and the block made of them."""
 
-from castling.attention.auxiliary import AuxiliarySoftmax
+from castling.attention.auxiliary import AuxiliarySoftmax, branches
 from castling.attention.grid import Grid
 from castling.attention.kernels import KERNELS, Kernel, attend
 from castling.attention.linear_angular import linear_angular_attention
@@ -21,6 +21,7 @@ __all__ = [
     "ThresholdSchedule",
     "TokenConv",
     "attend",
+    "branches",
     "can_empty",
     "linear_angular_attention",
 ]

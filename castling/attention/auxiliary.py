@@ -89,6 +89,18 @@ class AuxiliarySoftmax(nn.Module):
         return f"threshold={self.threshold}{'/N' if self.relative else ''}, similarity={self.similarity!r}"
 
 
+def branches(model: nn.Module) -> dict[str, AuxiliarySoftmax]:
+    """The auxiliary branches by the name of their attention; none in a castled model or a baseline.
+
+    Example:
+        >>> from castling import CastlingAttention
+        >>> list(branches(nn.Sequential(nn.Identity(), CastlingAttention(64, 4))))
+        ['1']
+    """
+    named = model.named_modules()
+    return {name.rpartition(".")[0]: module for name, module in named if isinstance(module, AuxiliarySoftmax)}
+
+
 def _share_above_zero(weights: Tensor) -> Tensor:
     """Share of non-zero entries per head, `(..., H, Nq, N)` to `(H,)`."""
     others = [axis for axis in range(weights.ndim) if axis != weights.ndim - 3]

@@ -14,14 +14,10 @@ from rich.progress import track
 from rich.table import Table
 
 from castling.attention import KERNELS
-from castling.cli import HelpFormatter
-from castling.export.engines import ENGINES
-from castling.extras import import_extra
-from castling.measure.heap import keep_heap
-from castling.report.bench_attention import LINEAR_KERNELS, TOKENS, crossovers, measure_kernels
-from castling.report.bench_candidates import check_against
-from castling.report.bench_figures import draw_speedups, short_name
-from castling.report.bench_models import (
+from castling.bench.attention import LINEAR_KERNELS, TOKENS, crossovers, measure_kernels
+from castling.bench.candidates import check_against
+from castling.bench.figures import draw_speedups, short_name
+from castling.bench.models import (
     MODELS,
     PATCHES,
     SIZES,
@@ -30,7 +26,11 @@ from castling.report.bench_models import (
     paper_ratios,
     row_key,
 )
-from castling.report.results_file import append_row, number, open_results, read_rows, write_json
+from castling.bench.results_file import append_row, number, open_results, read_rows, write_json
+from castling.cli import HelpFormatter
+from castling.export.engines import ENGINES
+from castling.extras import import_extra
+from castling.measure.heap import keep_heap
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

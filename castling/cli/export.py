@@ -19,12 +19,12 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 import castling.models  # noqa: F401 - registers castling_*
+from castling.attention import branches
 from castling.cli import HelpFormatter
 from castling.config import check_choice
 from castling.conversion import castle
 from castling.export import FORMATS, ExportFailed, QuantizationCard, Verification, export, quantize
 from castling.export.metadata import Metadata, describe
-from castling.measure.occupancy import branches
 from castling.training.recipe import Recipe
 from castling.training.run_folder import write_file
 from castling.training.saved import open_model

@@ -12,12 +12,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from castling.attention import KERNELS
+from castling.bench.candidates import timm_model
+from castling.bench.planner import SpeedPlan, plan_speed
 from castling.cli import HelpFormatter
 from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
 from castling.export.engines import ENGINES
-from castling.export.planner import SpeedPlan, plan_speed
-from castling.report.bench_candidates import timm_model
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,36 +2,35 @@
 
 from castling.conversion.adapters import Adapter, register_adapter
 from castling.conversion.calibration import calibrate, fold_scale
-from castling.conversion.castle import castle, castled, is_castled
 from castling.conversion.certificate import Certificate, LayerReport, certify
-from castling.conversion.closing import closing_advice
-from castling.conversion.convert import convert, unconvert
-from castling.conversion.optimize import optimize
-from castling.conversion.plan import ConversionPlan, plan
-from castling.conversion.transfer import attention_losses, feature_losses, original_of
-from castling.conversion.transition import BlendSchedule, ConvertedAttention, set_blend
+from castling.conversion.converted import BlendSchedule, ConvertedAttention, set_blend
+from castling.conversion.folding import optimize
+from castling.conversion.inspection import ConversionPreview, preview
+from castling.conversion.mask_advice import mask_advice
+from castling.conversion.replace import convert, unconvert
+from castling.conversion.switch import castle, castled, is_castled
+from castling.conversion.twins import original_of, softmax_twin_of
 
 __all__ = [
     "Adapter",
     "BlendSchedule",
     "Certificate",
-    "ConversionPlan",
+    "ConversionPreview",
     "ConvertedAttention",
     "LayerReport",
-    "attention_losses",
     "calibrate",
     "castle",
     "castled",
     "certify",
-    "closing_advice",
     "convert",
-    "feature_losses",
     "fold_scale",
     "is_castled",
+    "mask_advice",
     "optimize",
     "original_of",
-    "plan",
+    "preview",
     "register_adapter",
     "set_blend",
+    "softmax_twin_of",
     "unconvert",
 ]

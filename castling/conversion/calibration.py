@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from castling.conversion.transition import check_blend_done, converted_attentions
+from castling.conversion.converted import check_blend_done, converted_attentions
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> dict[str, list[float]
         ValueError: for a model without converted attention, or if there is no batch.
 
     Example:
-        >>> from castling.conversion.convert import convert
+        >>> from castling.conversion.replace import convert
         >>> model = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True))
         >>> {name: len(scales) for name, scales in calibrate(model, [torch.randn(2, 50, 32)]).items()}
         {'self_attn': 4}
@@ -87,7 +87,7 @@ def fold_scale(model: nn.Module) -> list[str]:
             as it is.
 
     Example:
-        >>> from castling.conversion.convert import convert
+        >>> from castling.conversion.replace import convert
         >>> model = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True), blend=1)
         >>> _ = calibrate(model, [torch.randn(2, 50, 32)])
         >>> fold_scale(model), "self_attn.head_scale" in model.state_dict()

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from castling.attention import can_empty
+from castling.attention import branches, can_empty
 from castling.attention.threshold import absolute_cut
-from castling.conversion.castle import castle
+from castling.conversion.switch import castle
 from castling.measure.macs import count_macs, count_parameters
-from castling.measure.occupancy import Occupancy, branches, record_occupancy
+from castling.measure.occupancy import Occupancy, record_occupancy
 from castling.measure.quadratic import quadratic_tensors
 
 Verdict = Literal["free", "cheap", "not yet"]

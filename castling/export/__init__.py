@@ -4,7 +4,6 @@ from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.export.formats import FORMATS, FormatName, open_export, read_metadata
 from castling.export.int8 import QuantizationCard, quantize
 from castling.export.metadata import Metadata, describe
-from castling.export.planner import LayerTimes, SpeedPlan, plan_speed
 from castling.export.verify import ExportFailed, Verification, verify
 from castling.export.write import check_castled, export
 
@@ -14,17 +13,14 @@ __all__ = [
     "EngineName",
     "ExportFailed",
     "FormatName",
-    "LayerTimes",
     "Metadata",
     "QuantizationCard",
-    "SpeedPlan",
     "Verification",
     "check_castled",
     "describe",
     "export",
     "on_engine",
     "open_export",
-    "plan_speed",
     "quantize",
     "read_metadata",
     "verify",

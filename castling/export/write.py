@@ -9,15 +9,14 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from castling.attention import HeadMixer
-from castling.conversion.castle import is_castled
-from castling.conversion.optimize import optimize
-from castling.conversion.transition import check_blend_done
+from castling.attention import HeadMixer, branches
+from castling.conversion.converted import check_blend_done
+from castling.conversion.folding import optimize
+from castling.conversion.switch import is_castled
 from castling.export.capture import capture
 from castling.export.formats import format_of
 from castling.export.metadata import Metadata, describe
 from castling.export.verify import Verification, example_inputs, verify
-from castling.measure.occupancy import branches
 
 
 def export(

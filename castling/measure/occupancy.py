@@ -12,21 +12,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from castling.attention import AuxiliarySoftmax
+from castling.attention import branches
 
 Occupancy = dict[str, list[float]]
-
-
-def branches(model: nn.Module) -> dict[str, AuxiliarySoftmax]:
-    """The auxiliary branches by the name of their attention; none in a castled model or a baseline.
-
-    Example:
-        >>> from castling import CastlingAttention
-        >>> list(branches(nn.Sequential(nn.Identity(), CastlingAttention(64, 4))))
-        ['1']
-    """
-    named = model.named_modules()
-    return {name.rpartition(".")[0]: module for name, module in named if isinstance(module, AuxiliarySoftmax)}
 
 
 def last_occupancy(model: nn.Module) -> Occupancy:

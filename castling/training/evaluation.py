@@ -9,8 +9,9 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from castling.conversion.castle import castled
-from castling.measure.occupancy import branches, record_occupancy
+from castling.attention import branches
+from castling.conversion.switch import castled
+from castling.measure.occupancy import record_occupancy
 
 
 class OnDevice:

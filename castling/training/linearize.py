@@ -17,7 +17,7 @@ from torch import nn
 
 from castling.config import check_choice
 from castling.conversion import castle
-from castling.conversion.transition import check_blend_done, converted_attentions
+from castling.conversion.converted import check_blend_done, converted_attentions
 from castling.settings import read_yaml, with_overrides
 from castling.training.recipe import Recipe, parse_recipe, recipe_text
 from castling.training.run_folder import RunFolder

@@ -24,7 +24,7 @@ from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from castling.conversion.closing import closing_advice
+from castling.conversion.mask_advice import mask_advice
 from castling.measure.occupancy import last_occupancy
 from castling.tasks.batches import Shard, seed_everything
 from castling.training.evaluation import OnDevice, evaluate_both
@@ -120,7 +120,7 @@ class Trainer:
             **config.optimizer.options,
         )
         last_threshold = None if config.threshold is None else config.threshold(1.0)
-        advice = closing_advice(model, self.task.example(), last_threshold)  # and the pictures fit the network
+        advice = mask_advice(model, self.task.example(), last_threshold)  # and the pictures fit the network
         if not resume:
             self.folder.create(recipe, self.task.keepsakes())
         self.accelerator.wait_for_everyone()

@@ -13,10 +13,10 @@ from typing import Literal, get_args
 from torch import nn
 from torch.optim import Optimizer
 
+from castling.attention import branches
 from castling.attention.threshold import ThresholdSchedule
 from castling.config import check_choice
 from castling.conversion import BlendSchedule, ConvertedAttention
-from castling.measure.occupancy import branches
 
 RateName = Literal["constant", "cosine", "exponential"]
 

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
+from castling.bench import candidates as bench_candidates
+from castling.bench import models as bench_models
+from castling.bench.results_file import read_rows
 from castling.cli.main import main
 from castling.measure.memory import PeakMemory, peak_memory
-from castling.report import bench_candidates, bench_models
-from castling.report.results_file import read_rows
 
 LEVIT = ("--models", "castling_levit_128", "--repeats", 1, "--patches")
 KINDS = ("castled", "softmax", "host", "unfused")

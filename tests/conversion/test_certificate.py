@@ -8,8 +8,8 @@ import torch
 
 import castling
 from castling import AttentionConfig
+from castling.attention import branches
 from castling.conversion import certify
-from castling.measure.occupancy import branches
 
 OPTIONS = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import castling
-from castling.conversion.optimize import optimize
+from castling.conversion.folding import optimize
 from castling.export import FORMATS, describe, open_export, read_metadata, verify
 from castling.export.capture import capture
 

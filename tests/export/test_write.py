@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import castling
-from castling.conversion.optimize import optimize
+from castling.conversion.folding import optimize
 from castling.export import (
     ExportFailed,
     Metadata,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from castling.measure.baselines import softmax_baseline
 from castling.measure.memory import PeakMemory, available_memory, forecast_memory, peak_memory
+from castling.models.baselines import softmax_baseline
 
 
 @pytest.fixture(autouse=True)

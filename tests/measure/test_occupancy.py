@@ -2,7 +2,8 @@ import timm
 import torch
 
 import castling
-from castling.measure.occupancy import branches, last_occupancy, record_occupancy
+from castling.attention import branches
+from castling.measure.occupancy import last_occupancy, record_occupancy
 
 OPTIONS = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 

@@ -15,7 +15,7 @@ ADAPTERS: list[Adapter] = [
 
 
 def register_adapter(adapter: Adapter) -> None:
-    """Let `plan` and `convert` know another family of hosts; examples/own_adapter.py shows how.
+    """Let `preview` and `convert` know another family of hosts; examples/own_adapter.py shows how.
 
     It comes before all others, and takes the place of one with the same `family`.
 

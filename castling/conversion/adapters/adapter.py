@@ -14,7 +14,7 @@ from torch import nn
 from castling.attention import can_empty
 from castling.attention.grid import GridNote
 from castling.config import AttentionConfig
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, refuse_masks
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 HOSTS = (
     "transformers.models.vit.modeling_vit:ViTAttention",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, bias_note, refuse_masks
 from castling.conversion.adapters.timm_vit import patch_embed, prefix_tokens
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 
 class BeitAttention(ConvertedAttention):

@@ -14,11 +14,11 @@ from castling.attention import Grid
 from castling.attention.grid import strided
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, bias_note
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 from castling.models.pooling import slice_tokens
 
 
-class _LevitAttention(ConvertedAttention):
+class _ConvertedLevit(ConvertedAttention):
     """What both share: tokens or images in and out, and the biases."""
 
     proj: nn.Module
@@ -45,7 +45,7 @@ class _LevitAttention(ConvertedAttention):
         return host
 
 
-class LevitStageAttention(_LevitAttention):
+class ConvertedLevitStage(_ConvertedLevit):
     """In place of `timm.models.levit.Attention`."""
 
     qkv: nn.Module
@@ -62,7 +62,7 @@ class LevitStageAttention(_LevitAttention):
         return self.proj(out.mT.unflatten(-1, x.shape[2:]) if x.ndim == 4 else out)
 
 
-class LevitDownsampleAttention(_LevitAttention):
+class ConvertedLevitDownsample(_ConvertedLevit):
     """In place of `timm.models.levit.AttentionDownsample`: a part of the tokens asks all of them."""
 
     q: nn.Module
@@ -84,7 +84,7 @@ class LevitDownsampleAttention(_LevitAttention):
 
 def _build(site: Site, config: AttentionConfig) -> ConvertedAttention:
     downsamples = hasattr(site.module, "kv")
-    return (LevitDownsampleAttention if downsamples else LevitStageAttention)(site.module, config)
+    return (ConvertedLevitDownsample if downsamples else ConvertedLevitStage)(site.module, config)
 
 
 def _notes(site: Site, config: AttentionConfig) -> list[str]:

@@ -17,7 +17,7 @@ from castling.attention import Grid
 from castling.attention.grid import strided
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 from castling.models.pooling import pool_heads, slice_tokens
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, bias_note
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 
 class TinyVitAttention(ConvertedAttention):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, refuse_masks
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 ROTARY = ("timm.layers:AttentionRope", "timm.models.eva:EvaAttention")
 TALKING = ("timm.models.cait:TalkingHeadAttn",)

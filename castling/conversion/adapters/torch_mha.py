@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import Adapter, Site, no_grid, refuse_masks
-from castling.conversion.transition import ConvertedAttention
+from castling.conversion.converted import ConvertedAttention
 
 
 class TorchAttention(ConvertedAttention):

@@ -12,7 +12,7 @@ from timm.data import Mixup
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from castling.conversion import attention_losses, calibrate, feature_losses, original_of
+from castling.conversion import calibrate, original_of
 from castling.tasks.batches import EpochBatches, Shard
 from castling.tasks.classification.data import (
     AugmentConfig,
@@ -29,6 +29,7 @@ from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
 from castling.tasks.classification.model import ConvertConfig, ModelConfig, build_model, load_stage
 from castling.tasks.classification.sources import Source
+from castling.tasks.imitation import attention_losses, feature_losses
 
 CALIBRATION_BATCH = 32
 

@@ -9,10 +9,10 @@ from hosts import HOSTS, ONE_OF_EACH_FAMILY, make_host
 
 from castling import castle, load_host_weights
 from castling.conversion.calibration import calibrate, fold_scale
-from castling.conversion.convert import convert, unconvert
-from castling.conversion.optimize import optimize
-from castling.conversion.plan import plan
-from castling.conversion.transition import converted_attentions, set_blend
+from castling.conversion.converted import converted_attentions, set_blend
+from castling.conversion.folding import optimize
+from castling.conversion.inspection import preview
+from castling.conversion.replace import convert, unconvert
 from castling.measure import quadratic_tensors
 
 
@@ -43,13 +43,13 @@ def note_sizes(sizes, name):
 def test_exact_start(host):
     before = host()
     before_training = anatomy(host.model)
-    planned = plan(host.model)
+    previewed = preview(host.model)
     assert anatomy(host.model) == before_training
-    assert planned.names("replace")
-    assert planned.names("replace") == [layer.name for layer in planned.layers]
+    assert previewed.names("replace")
+    assert previewed.names("replace") == [layer.name for layer in previewed.layers]
     model = convert(host.model)
     assert model is host.model
-    assert list(converted_attentions(model)) == planned.names("replace")
+    assert list(converted_attentions(model)) == previewed.names("replace")
     torch.testing.assert_close(host(), before, atol=1e-5, rtol=1e-5)
     with torch.no_grad():  # torch's encoder layers have another path without gradients
         torch.testing.assert_close(host(), before, atol=1e-5, rtol=1e-5)

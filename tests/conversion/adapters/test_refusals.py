@@ -11,9 +11,9 @@ from timm.models.cait import TalkingHeadAttn
 from torch import nn
 
 from castling import AttentionConfig
-from castling.conversion.convert import convert
-from castling.conversion.plan import plan
-from castling.conversion.transition import converted_attentions, set_blend
+from castling.conversion.converted import converted_attentions, set_blend
+from castling.conversion.inspection import preview
+from castling.conversion.replace import convert
 
 
 def rotary():
@@ -139,15 +139,15 @@ def test_an_older_levit_does_not_tell_its_grid():
 
 def test_notes_say_what_ends_with_the_softmax():
     ends = "position biases go to softmax only and end with it"
-    assert plan(beit()[0]).layers[0].notes == (ends,)  # 65 keys
-    assert plan(tiny_vit()[0]).layers[0].notes == (
+    assert preview(beit()[0]).layers[0].notes == (ends,)  # 65 keys
+    assert preview(tiny_vit()[0]).layers[0].notes == (
         "windows of 7 x 7 tokens",
         ends,
         "a threshold of 0.02 never empties a mask over 49 keys",
     )
     relative = AttentionConfig(threshold=4, threshold_relative=True)
-    assert {layer.notes for layer in plan(levit()[0], relative).layers} == {(ends,)}
-    assert plan(mvitv2()[0]).layers[0].notes == ("relative positions go to softmax only and end with it",)
-    assert plan(mvitv2(rel_pos_type="none")[0]).layers[0].notes == ()
-    kept = plan(timm_vit(qk_norm=True, scale_attn_norm=True)[0]).layers[0].notes
+    assert {layer.notes for layer in preview(levit()[0], relative).layers} == {(ends,)}
+    assert preview(mvitv2()[0]).layers[0].notes == ("relative positions go to softmax only and end with it",)
+    assert preview(mvitv2(rel_pos_type="none")[0]).layers[0].notes == ()
+    kept = preview(timm_vit(qk_norm=True, scale_attn_norm=True)[0]).layers[0].notes
     assert kept == ("q/k norm is kept", "output norm is kept")

@@ -23,7 +23,7 @@ Action = Literal["replace", "keep", "refuse"]
 
 
 @dataclass(frozen=True)
-class PlannedLayer:
+class LayerPreview:
     """One attention of the model.
 
     Args:
@@ -42,14 +42,14 @@ class PlannedLayer:
 
 
 @dataclass(frozen=True)
-class ConversionPlan:
+class ConversionPreview:
     """What `convert` would do; print it.
 
     Args:
         layers: all attentions in the order of the model.
     """
 
-    layers: tuple[PlannedLayer, ...]
+    layers: tuple[LayerPreview, ...]
 
     def names(self, action: Action) -> list[str]:
         """Names of the attentions to which this would happen."""
@@ -84,9 +84,9 @@ class ConversionPlan:
         return "\n".join([*lines, counts])
 
 
-def plan(
+def preview(
     model: nn.Module, config: AttentionConfig | None = None, only: str | Iterable[str] | None = None
-) -> ConversionPlan:
+) -> ConversionPreview:
     """Say what `convert` would do with each attention of a model.
 
     Args:
@@ -98,37 +98,37 @@ def plan(
         ValueError: if a name or pattern fits no attention, with the nearest one.
 
     Example:
-        >>> print(plan(nn.TransformerEncoderLayer(32, 4)))
+        >>> print(preview(nn.TransformerEncoderLayer(32, 4)))
         layer      attention           action   notes
         self_attn  MultiheadAttention  replace
         1 replace, 0 keep, 0 refuse
     """
-    return ConversionPlan(tuple(layer for _, _, layer in survey(model, config or AttentionConfig(), only)))
+    return ConversionPreview(tuple(layer for _, _, layer in survey(model, config or AttentionConfig(), only)))
 
 
 def survey(
     model: nn.Module, config: AttentionConfig, only: str | Iterable[str] | None = None
-) -> list[tuple[Site, Adapter | None, PlannedLayer]]:
-    """Every attention with its adapter and what is planned for it."""
+) -> list[tuple[Site, Adapter | None, LayerPreview]]:
+    """Every attention with its adapter and what is previewed for it."""
     patterns = None if only is None else [only] if isinstance(only, str) else list(only)
     sites = list(_sites(model))
     if patterns is not None:
         _check_patterns(patterns, [site.name for site, _ in sites])
-    return [(site, adapter, _planned(site, adapter, config, patterns)) for site, adapter in sites]
+    return [(site, adapter, _preview(site, adapter, config, patterns)) for site, adapter in sites]
 
 
-def _planned(site: Site, adapter: Adapter | None, config: AttentionConfig, patterns: list[str] | None) -> PlannedLayer:
+def _preview(site: Site, adapter: Adapter | None, config: AttentionConfig, patterns: list[str] | None) -> LayerPreview:
     kind, family = type(site.module).__name__, adapter.family if adapter else None
     if patterns is not None and not any(fnmatchcase(site.name, pattern) for pattern in patterns):
-        return PlannedLayer(site.name, kind, family, "keep", ("not asked for",))
+        return LayerPreview(site.name, kind, family, "keep", ("not asked for",))
     if isinstance(site.module, HeadMixer):
-        return PlannedLayer(site.name, kind, family, "refuse", ("it is castling attention already",))
+        return LayerPreview(site.name, kind, family, "refuse", ("it is castling attention already",))
     if adapter is None:
-        return PlannedLayer(site.name, kind, None, "keep", ("no adapter knows it",))
+        return LayerPreview(site.name, kind, None, "keep", ("no adapter knows it",))
     reason = _own_forward(site.module, adapter) or adapter.refuses(site, config) or _unknown_grid(site, adapter, config)
     if reason is not None:
-        return PlannedLayer(site.name, kind, family, "refuse", (reason,))
-    return PlannedLayer(site.name, kind, family, "replace", tuple(adapter.notes(site, config)))
+        return LayerPreview(site.name, kind, family, "refuse", (reason,))
+    return LayerPreview(site.name, kind, family, "replace", tuple(adapter.notes(site, config)))
 
 
 def _sites(model: nn.Module) -> Iterator[tuple[Site, Adapter | None]]:

@@ -8,9 +8,9 @@ import torch
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 
 import castling
+from castling.bench import planner
+from castling.bench.planner import plan_speed
 from castling.cli.main import main
-from castling.export import planner
-from castling.export.planner import plan_speed
 from castling.measure import Timing
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}

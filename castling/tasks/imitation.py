@@ -5,33 +5,17 @@ Both are relative errors, layer by layer: 0 is the original, 1 is as far off as 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from castling.conversion.transition import converted_attentions, set_blend
-
-Model = TypeVar("Model", bound=nn.Module)
-
-
-def original_of(model: Model) -> Model:
-    """A frozen copy of a converted model that computes what its host did: the teacher of what it becomes.
-
-    Args:
-        model: converted, with the host's weights.
-
-    Raises:
-        ValueError: for a model without converted attention.
-    """
-    original = copy.deepcopy(model)
-    set_blend(original, 0.0)
-    return original.eval().requires_grad_(False)
+from castling.conversion import original_of  # noqa: F401 - for the examples
+from castling.conversion.converted import converted_attentions
 
 
 def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) -> dict[str, Tensor]:
@@ -48,7 +32,7 @@ def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) ->
         The relative error of each attention by its name.
 
     Example:
-        >>> from castling.conversion.convert import convert
+        >>> from castling.conversion.replace import convert
         >>> student = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True).eval())
         >>> losses = attention_losses(student, original_of(student), torch.randn(2, 50, 32))  # still at blend 0
         >>> {name: float(loss.detach()) for name, loss in losses.items()}

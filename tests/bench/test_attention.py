@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from castling.attention import KERNELS
-from castling.report.bench_attention import LINEAR_KERNELS, crossover, crossovers, measure_kernels
+from castling.bench.attention import LINEAR_KERNELS, crossover, crossovers, measure_kernels
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from torch import nn
 
 import castling
 from castling.config import AttentionConfig
-from castling.conversion import attention_losses, feature_losses, original_of
-from castling.conversion.transfer import relative_error
+from castling.conversion import original_of
+from castling.tasks.imitation import attention_losses, feature_losses, relative_error
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

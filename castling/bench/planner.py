@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from castling.config import AttentionConfig
 from castling.conversion import castle, convert
-from castling.conversion.optimize import optimize
-from castling.conversion.plan import plan
+from castling.conversion.folding import optimize
+from castling.conversion.inspection import preview
 from castling.export.engines import EngineName, on_engine
 from castling.measure import Timing, time_interleaved
 
@@ -148,10 +148,10 @@ def plan_speed(
 
 def _names(model: nn.Module, config: AttentionConfig | None, only: str | Iterable[str] | None) -> list[str]:
     """Attentions that can be converted; what cannot stays as it is."""
-    planned = plan(model, config, only)
-    names = planned.names("replace")
+    previewed = preview(model, config, only)
+    names = previewed.names("replace")
     if not names:
-        planned.check()
+        previewed.check()
     return names
 
 

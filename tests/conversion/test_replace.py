@@ -11,14 +11,14 @@ from torch import nn
 from castling import AttentionConfig, castle, castled, certify
 from castling.conversion.adapters import ADAPTERS, Adapter, register_adapter
 from castling.conversion.calibration import calibrate, fold_scale
-from castling.conversion.convert import convert, unconvert
-from castling.conversion.transition import (
+from castling.conversion.converted import (
     BlendSchedule,
     ConvertedAttention,
     check_blend_done,
     converted_attentions,
     set_blend,
 )
+from castling.conversion.replace import convert, unconvert
 from castling.models.deit import CastlingVisionTransformer
 
 SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}

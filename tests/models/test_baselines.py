@@ -7,7 +7,7 @@ import torch
 from timm.models.mvitv2 import MultiScaleVit, model_cfgs
 
 from castling.measure import count_macs, quadratic_tensors
-from castling.measure.baselines import NAMES, fuse_mvitv2, plain_levit, softmax_baseline
+from castling.models.baselines import NAMES, fuse_mvitv2, plain_levit, softmax_baseline
 from castling.models.levit import PLAIN_LEVIT
 
 DEIT = "castling_deit_tiny_patch16_224"

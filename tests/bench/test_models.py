@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from castling.bench import models as bench_models
+from castling.bench.candidates import Setting, build_model, build_pass, check_against, onnx_pass, timm_model
+from castling.bench.models import make_settings, measure_row, paper_cells, paper_ratios
 from castling.measure.memory import PeakMemory, forecast_memory
-from castling.report import bench_models
-from castling.report.bench_candidates import Setting, build_model, build_pass, check_against, onnx_pass, timm_model
-from castling.report.bench_models import make_settings, measure_row, paper_cells, paper_ratios
 
 DEIT = "castling_deit_tiny_patch16_224"
 LEVIT = Setting("castling_levit_128", 64, 16)

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from castling.config import check_choice
 from castling.conversion import castle
-from castling.conversion.optimize import optimize
+from castling.conversion.folding import optimize
 from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.export.onnx import onnx_session
-from castling.measure.baselines import NAMES, softmax_baseline, softmax_twin
 from castling.models import deit, mvitv2
+from castling.models.baselines import NAMES, softmax_baseline, softmax_twin
 from castling.models.input_size import check_image_size
 
 Kind = Literal["castled", "softmax", "host", "unfused", "against"]

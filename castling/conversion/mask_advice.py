@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from castling.attention import can_empty
-from castling.measure.occupancy import branches, record_occupancy
+from castling.attention import branches, can_empty
+from castling.measure.occupancy import record_occupancy
 
 
 @torch.no_grad()
@@ -25,7 +25,7 @@ def count_keys(model: nn.Module, example: Tensor) -> dict[str, int]:
     return record.num_keys
 
 
-def closing_advice(model: nn.Module, example: Tensor, last_threshold: float | None = None) -> list[str]:
+def mask_advice(model: nn.Module, example: Tensor, last_threshold: float | None = None) -> list[str]:
     """Where the mask cannot become empty.
 
     Args:
@@ -38,7 +38,7 @@ def closing_advice(model: nn.Module, example: Tensor, last_threshold: float | No
 
     Example:
         >>> from castling import CastlingAttention
-        >>> print(closing_advice(CastlingAttention(64, 4), torch.zeros(1, 49, 64))[0])
+        >>> print(mask_advice(CastlingAttention(64, 4), torch.zeros(1, 49, 64))[0])
         1 attention sees 49 keys (self): a threshold of 0.02 can never empty its mask, as the largest weight of a row \
 is at least 1/49. Nearest settings that can: a threshold of 0.0205, a relative threshold of 1 or more, or a schedule \
 that ends at 1

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from castling.report.bench_figures import draw_speedups
-from castling.report.results_file import append_row, number, open_results, read_rows, write_json
+from castling.bench.figures import draw_speedups
+from castling.bench.results_file import append_row, number, open_results, read_rows, write_json
 
 
 def test_rows_come_back_with_their_environment(tmp_path):

@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 
-from castling.export.engines import EngineName
-from castling.measure import Timing, count_macs, time_interleaved
-from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
-from castling.models import deit
-from castling.report.bench_candidates import (
+from castling.bench.candidates import (
     KINDS,
     Kind,
     Setting,
@@ -29,9 +25,13 @@ from castling.report.bench_candidates import (
     patch_of,
     raw_model,
 )
+from castling.bench.results_file import number
+from castling.export.engines import EngineName
+from castling.measure import Timing, count_macs, time_interleaved
+from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
+from castling.models import deit
 from castling.report.model_table import model_names
 from castling.report.paper import paper_numbers
-from castling.report.results_file import number
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def _memory(
     setting: Setting, kind: Kind, against: str | None, threads: int, notes: list[str]
 ) -> tuple[float | None, float | None]:
     """MiB of the pass alone, and of weights, constants and pass together."""
-    target = "castling.report.bench_candidates:build_pass"
+    target = "castling.bench.candidates:build_pass"
     try:
         found = peak_memory(target, describe(setting, kind, against), threads)
     except (MemoryError, RuntimeError) as error:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from castling.measure.neighbours import knn_accuracy
+from castling.bench.neighbours import knn_accuracy
 
 
 def test_near_votes_count_more():

@@ -15,8 +15,8 @@ from torch import nn
 from castling.attention.grid import GridNote
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import GridHook
-from castling.conversion.plan import ConversionPlan, survey
-from castling.conversion.transition import ConvertedAttention, converted_attentions, set_blend
+from castling.conversion.converted import ConvertedAttention, converted_attentions, set_blend
+from castling.conversion.inspection import ConversionPreview, survey
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -35,7 +35,7 @@ def convert(
     working. That is why the model itself is changed by default. New are the local convolutions, which start at zero.
 
     Args:
-        model: a model of a supported family, see `plan`, on its own or inside of a larger one.
+        model: a model of a supported family, see `preview`, on its own or inside of a larger one.
         config: kernel, branch and convolution; the authors' block where None.
         only: names of attentions, or patterns such as `blocks.[6-9].*`; all where None.
         blend: weight of castling attention at the start.
@@ -59,7 +59,7 @@ def convert(
     config = config or AttentionConfig()
     model = model if inplace else copy.deepcopy(model)
     found = survey(model, config, only)
-    ConversionPlan(tuple(layer for _, _, layer in found)).check()
+    ConversionPreview(tuple(layer for _, _, layer in found)).check()
     stand_ins: dict[nn.Module, ConvertedAttention] = {}
     notes: dict[nn.Module, GridNote] = {}
     for site, adapter, layer in found:

@@ -15,8 +15,7 @@ from timm.models.levit import ConvNorm, LinearNorm, NormLinear
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from castling.attention import HeadMixer
-from castling.measure.occupancy import branches
+from castling.attention import HeadMixer, branches
 from castling.models.pooling import expand_heads
 
 Model = TypeVar("Model", bound=nn.Module)

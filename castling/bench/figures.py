@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from castling.bench.candidates import patch_of
+from castling.bench.models import PATCH_STUDY_SIZE
+from castling.bench.results_file import number
 from castling.models import deit
-from castling.report.bench_candidates import patch_of
-from castling.report.bench_models import PATCH_STUDY_SIZE
 from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure, save_figure
-from castling.report.results_file import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from typing import TypeVar
 from torch import nn
 
 from castling.attention import HeadMixer
-from castling.conversion.transition import ConvertedAttention, check_blend_done
+from castling.conversion.converted import ConvertedAttention, check_blend_done
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -193,7 +193,7 @@ def set_blend(model: nn.Module, blend: float) -> None:
         ValueError: for a weight outside [0, 1] or a model without converted attention; nothing is changed then.
 
     Example:
-        >>> from castling.conversion.convert import convert
+        >>> from castling.conversion.replace import convert
         >>> model = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True))
         >>> set_blend(model, 0.25)
         >>> model.self_attn.blend

@@ -1,0 +1,211 @@
+"""The task interface: all that training, castling, evaluation, prediction, export and reports know of a task.
+
+A task is made from the sections of its recipe. It says which facts of its data are kept beside the weights, and from
+both it builds its network; data is opened only where facts or batches are asked for and not known.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, nn
+
+from castling.measure.metric import Meter
+from castling.measure.trees import Tree
+from castling.tasks.batches import Shard
+
+Batch = dict[str, Any]  # tensors of a batch by name; `image` (B, C, H, W) and `index` (B,) are in all of them
+Facts = dict[str, Any]  # what JSON holds
+Picture = str | Path | Image.Image | np.ndarray | Tensor
+Unreadable = Sequence[tuple[str, str]]
+
+
+class Losses(NamedTuple):
+    """The loss of a batch.
+
+    Args:
+        total: what is trained.
+        parts: what it is made of, by name, for the log.
+    """
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+class Loader(Protocol):
+    """Batches of a split, which can be gone through again.
+
+    Attributes:
+        num_examples: the size of the split.
+        num_batches: the batches of a whole epoch over all processes.
+        on_unreadable: is told the names and errors of pictures that could not be read.
+    """
+
+    num_examples: int
+    num_batches: int
+    on_unreadable: Callable[[Unreadable], None]
+
+    def __len__(self) -> int:
+        """The batches, or parts of batches, that are to come in this process."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def seek(self, epoch: int, start: int = 0) -> None:
+        """Begin the next iteration in this epoch, with its batch number `start`."""
+
+
+class Prediction(Protocol):
+    """What a network sees in one picture.
+
+    Attributes:
+        name: the picture's path, or its place in the input.
+        error: the reason why the picture could not be read; None where it could.
+    """
+
+    name: str
+    error: str | None
+
+    def line(self) -> str:
+        """One line of text."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """The picture with what was seen drawn into it."""
+
+
+class Predictor(Protocol):
+    """A network with what it needs to see pictures as it did in training."""
+
+    def __call__(
+        self,
+        pictures: Picture | Sequence[Picture],
+        batch_size: int = 32,
+        on_batch: Callable[[int], None] = lambda done: None,
+    ) -> Sequence[Prediction]:
+        """One prediction per picture, in order; a folder stands for all pictures in it."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How a network is used outside of here.
+
+    Args:
+        example: an empty input `(1, C, H, W)` of the size that it is made for.
+        preprocessing: how a picture becomes its input, as plain values, such as `mean` and `std`.
+        outputs: a name for each leaf of its output tree, in order; by default the tree's own names.
+        facts: what gives its outputs a meaning, as plain values, such as the names of classes.
+    """
+
+    example: Tensor
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None
+    facts: Facts = field(default_factory=dict)
+
+
+class Task(ABC):
+    """What is learned, from which pictures, and how well.
+
+    Its recipe has a section `model`, a `castling.tasks.networks.NetworkConfig`, and a section `data` with `root` and
+    `image_size`; all else is the task's own.
+
+    Args:
+        config: the recipe's sections, an instance of `Config`.
+        facts: what an earlier run kept; read from the data where None.
+
+    Attributes:
+        original: the network before it was converted, frozen, once a converted network is built for training.
+    """
+
+    Config: ClassVar[type]
+    PredictConfig: ClassVar[type]
+
+    def __init__(self, config: Any, facts: Facts | None = None) -> None:
+        self.config = config
+        self.original: nn.Module | None = None
+        self._facts = facts
+
+    @property
+    def facts(self) -> Facts:
+        """What is kept beside the weights, such as the names of classes."""
+        if self._facts is None:
+            self._facts = self.read_facts()
+        return self._facts
+
+    def elsewhere(self, root: str | None = None, image_size: int | None = None) -> Task:
+        """The same task with its pictures in another folder, or seen at another size.
+
+        Raises:
+            ValueError: if its pictures are not read from a folder.
+        """
+        data = self.config.data
+        if root is not None and data.root is None:
+            raise ValueError(f"the pictures of this run are not read from a folder; got {root!r}")
+        changes = {"root": root, "image_size": image_size}
+        data = replace(data, **{name: value for name, value in changes.items() if value is not None})
+        return type(self)(replace(self.config, data=data), self._facts)
+
+    @abstractmethod
+    def read_facts(self) -> Facts:
+        """Learn from the data what is to be kept beside the weights."""
+
+    @abstractmethod
+    def build_network(self, training: bool = False) -> nn.Module:
+        """Make the network of configuration and facts.
+
+        Args:
+            training: load its starting weights, and make what it learns from: its teacher, or its original where it is
+                converted. Otherwise weights that belong to it will be loaded.
+        """
+
+    @abstractmethod
+    def loader(
+        self,
+        split: str,
+        batch_size: int,
+        seed: int | None = None,
+        shard: Shard = Shard(),  # noqa: B008 - immutable
+        parts: int = 1,
+        workers: int = 0,
+    ) -> Loader:
+        """Batches of a split: shuffled and augmented for training, or as they are and in order.
+
+        Args:
+            split: `train` or `val`.
+            batch_size: the examples of a batch over all processes.
+            seed: the seed of shuffling and augmentation; None for neither.
+            shard: the part of every batch that this process works on.
+            parts: the number of parts in which a training batch comes.
+            workers: the number of reading processes.
+        """
+
+    @abstractmethod
+    def losses(self, network: nn.Module, batch: Batch) -> Losses:
+        """The losses of a training batch."""
+
+    def forward(self, network: Callable[..., Tree], batch: Batch) -> Tree:
+        """The outputs of a network, or of an engine that runs it, for a batch."""
+        return network(batch["image"])
+
+    @abstractmethod
+    def meter(self) -> Meter:
+        """A new meter; the first of its metrics decides which checkpoint is best and what castling costs."""
+
+    @abstractmethod
+    def agreement(self, outputs: Tree, others: Tree, batch: Batch) -> Tensor:
+        """How far two networks say the same, from 0 to 1 for each example `(B,)`."""
+
+    @abstractmethod
+    def predictor(self, network: nn.Module, options: Any = None) -> Predictor:
+        """The network as something that looks at pictures; `options` are an instance of `PredictConfig`."""
+
+    @abstractmethod
+    def deployment(self) -> Deployment:
+        """How the network is used outside of here."""

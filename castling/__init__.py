@@ -17,7 +17,7 @@ from castling.conversion import (
 )
 from castling.models import load_host_weights
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttentionConfig",

@@ -2,6 +2,6 @@
 
 import sys
 
-from castling.cli.main import main
+from castling_command import main
 
 sys.exit(main())

@@ -1,8 +1,7 @@
-"""The door of the `castling` command: finds the verb, reads its flags, says errors in one line."""
+"""A verb's way: imports its module alone, reads its flags, runs it, and says errors in one line."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Sequence
@@ -10,44 +9,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.logging import RichHandler
 
-from castling import __version__
-from castling.cli import (
-    bench,
-    castle,
-    convert,
-    demo,
-    evaluate,
-    export,
-    figures,
-    models,
-    paper,
-    plan,
-    predict,
-    recipes,
-    report,
-    train,
-)
 from castling.training import Interrupted, TrainingFailed
-
-VERBS = (demo, recipes, train, castle, convert, evaluate, predict, plan, export, report, models, bench, paper, figures)
+from castling_command import find_verb, make_parser
 
 
 def _log_handler() -> RichHandler:
     return RichHandler(console=Console(stderr=True), show_path=False)
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs; each verb's file adds its own flags and a `run` function."""
-    parser = argparse.ArgumentParser(
-        prog="castling",
-        description="Vision transformers that train with softmax attention and infer with linear-angular attention.",
-        epilog="'castling VERB --help' shows a verb's flags and an example.",
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.add_parser(verbs)
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed; 128 and the signal's number for a run that was interrupted and saved.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_log_handler()])
-    parser = make_parser()
+    parser = make_parser(find_verb(arguments))
     flags, rest = parser.parse_known_args(arguments)
     if rest and not (hasattr(flags, "overrides") and all("=" in word and word[0] != "-" for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -1,0 +1,70 @@
+"""The front of the `castling` command: help, version and misspelt verbs are answered here, without torch.
+
+It stands outside the package because `import castling` registers models with timm, and so loads torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+from collections.abc import Sequence
+
+VERBS = {
+    "demo": "train, castle, certify and report, in some minutes",
+    "recipes": "list, show and copy training recipes",
+    "train": "train a recipe, or go on with a run",
+    "castle": "drop the softmax branch, with a certificate",
+    "convert": "turn a trained softmax network into a castled one",
+    "evaluate": "measure a trained model on its data",
+    "predict": "label pictures with a trained model",
+    "plan": "find out which attentions of a network are worth castling here",
+    "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
+    "report": "write a run as an HTML page with figures",
+    "models": "list models with parameters and MACs",
+    "bench": "measure speed and cost",
+    "paper": "compare parameters and MACs with the paper's tables",
+    "figures": "draw the paper's explanatory figures",
+}
+
+
+def make_parser(called: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all verbs, in which only the called one has flags.
+
+    Args:
+        called: the verb whose module is imported and adds its flags; without it nothing is imported.
+    """
+    parser = argparse.ArgumentParser(
+        prog="castling",
+        description="Vision transformers that train with softmax attention and infer with linear-angular attention.",
+        epilog="'castling VERB --help' shows a verb's flags and an example.",
+    )
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("castling-vit"))
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    for name, line in VERBS.items():
+        if name == called:
+            importlib.import_module(f"castling.cli.{name}").add_parser(verbs)
+        else:
+            verbs.add_parser(name, help=line, add_help=False)  # its help is the module's to show
+    return parser
+
+
+def find_verb(arguments: Sequence[str] | None = None) -> str:
+    """The verb that is called; help, version and a verb that is none leave with SystemExit.
+
+    Args:
+        arguments: what follows `castling`; by default that of the process.
+
+    Example:
+        >>> find_verb(["train", "digits/castling", "--out", "runs/digits"])
+        'train'
+    """
+    return make_parser().parse_known_args(arguments)[0].verb
+
+
+def main() -> int:
+    """Answer by itself what needs no verb, and leave the rest to `castling.cli.main`."""
+    find_verb()
+    from castling.cli.main import main as call  # loads torch
+
+    return call()

@@ -1,42 +1,55 @@
-# make demo and make test do everything on a fresh machine: they create .venv, install into it once, and run.
+# Each command does everything on a fresh machine: it creates a virtual environment, installs into it once, and runs.
+# PYTHON=python3.12, or a path, takes another Python than the machine's, in an environment of its own: .venv-3.12.
 PYTHON ?= python3
-BIN := .venv/bin
+ifeq ($(PYTHON),python3)
+VENV := .venv
+else
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv-$(or $(VERSION),$(error PYTHON=$(PYTHON) does not run))
+endif
+BIN := $(VENV)/bin
+OLDEST := $(VENV)-oldest
+PYTEST := pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-oldest lint bench clean
+.PHONY: demo check test test-oldest lint bench clean
 
-demo: .venv/.installed-demo
+demo: $(VENV)/.installed-demo
 	$(BIN)/castling demo --out demo
 
+# What to run after each change: some minutes.
+check: lint
+	$(BIN)/$(PYTEST) -m "not slow"
+
 test: lint
-	$(BIN)/pytest -n auto --maxprocesses 8
+	$(BIN)/$(PYTEST)
 
 # The suite on the oldest versions that pyproject.toml allows, in an environment of its own.
-test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/pytest -n auto --maxprocesses 8
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/$(PYTEST)
 
-lint: .venv/.installed-dev
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/.installed-dev
+bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/attention.py
 
 clean:
-	rm -rf .venv .venv-oldest demo
+	rm -rf .venv .venv-* demo
 
 $(BIN)/python:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 
-.venv/.installed-%: pyproject.toml | $(BIN)/python
-	@echo "Installing castling-vit[$*] into .venv; the first time takes some minutes"
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	@echo "Installing castling-vit[$*] into $(VENV); the first time takes some minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
 	@touch $@
 
-.venv-oldest/.installed: pyproject.toml
-	$(PYTHON) -m venv .venv-oldest
-	sed '1,/^dependencies/d' pyproject.toml | grep -oE '[a-z-]+>=[0-9.]+' | sed 's/>=/==/' > .venv-oldest/oldest.txt
-	@echo "Installing the oldest versions into .venv-oldest; the first time takes some minutes"
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-oldest/oldest.txt -e ".[dev]"
+$(OLDEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	sed '1,/^dependencies/d' pyproject.toml | grep -oE '[a-z-]+>=[0-9.]+' | sed 's/>=/==/' > $(OLDEST)/oldest.txt
+	@echo "Installing the oldest versions into $(OLDEST); the first time takes some minutes"
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt -e ".[dev]"
 	@touch $@

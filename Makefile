@@ -49,7 +49,7 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
-	sed '1,/^dependencies/d' pyproject.toml | grep -oE '[a-z-]+>=[0-9.]+' | sed 's/>=/==/' > $(OLDEST)/oldest.txt
+	sed '1,/^dependencies/d' pyproject.toml | grep -oE '[a-z-]+>=[0-9.]+(; [^"]*)?' | sed 's/>=/==/' > $(OLDEST)/oldest.txt
 	@echo "Installing the oldest versions into $(OLDEST); the first time takes some minutes"
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/oldest.txt -e ".[dev]"
 	@touch $@

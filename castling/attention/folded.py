@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from castling.attention.forms import heads_at_once, in_place, products_in_place
 from castling.attention.heads import inverse_norm
 from castling.config import AttentionConfig
 
@@ -42,27 +43,26 @@ def folded_attention(
     if config.value_term == "sum":
         own_value = v.sum(1, keepdim=True) / num_summed
     linear = head_products(q, k * inverse_norm(k, eps), v)
-    in_place = not torch.compiler.is_compiling() and not linear.requires_grad
+    overwrite = in_place(q, k, v)
     twice = torch.addcmul(
-        own_value, linear, inverse_norm(q, eps), value=2 / math.pi / num_summed, out=linear if in_place else None
+        own_value, linear, inverse_norm(q, eps), value=2 / math.pi / num_summed, out=linear if overwrite else None
     )
     scale = inverse_norm(twice, 2 * eps) if config.output_norm == "joint" else twice.new_tensor(0.5)
     if local is None:
-        return twice.mul_(scale) if in_place else twice * scale
-    return local.addcmul_(twice, scale) if in_place else torch.addcmul(local, twice, scale)
+        return twice.mul_(scale) if overwrite else twice * scale
+    return local.addcmul_(twice, scale) if overwrite else torch.addcmul(local, twice, scale)
 
 
 def head_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`q (k^T v)` for every head of token-major tensors `(B, N, H, D)`, which are read where they lie.
 
-    One image is one batched product over its heads, several are one per head over the images; the result is written
-    as tokens. A compiler, a GPU and a backward pass get the plain four-dimensional form.
+    One image is one batched product over its heads, several are one per head over the images.
     """
-    if torch.compiler.is_compiling() or not q.is_cpu or any(x.requires_grad for x in (q, k, v)):
+    if not products_in_place(q, k, v):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, N, D)
         return (q @ (k.mT @ v)).transpose(1, 2)
     out = q.new_empty(*q.shape[:-1], v.shape[-1])
-    axis = 0 if len(q) == 1 else 2
+    axis = 0 if heads_at_once(q) else 2
     for q_part, k_part, v_part, place in zip(*(_batches(x, axis) for x in (q, k, v, out)), strict=True):
         torch.bmm(q_part, k_part.mT @ v_part, out=place)
     return out

@@ -14,18 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from castling.attention.forms import heads_at_once
+
 
 def per_head(equation: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
     """Apply an attention equation to every head of token-major tensors.
 
-    One image is one batched product over its heads; several images are, on a CPU, one batched product per head over
-    the images. Both read the tokens where they lie. A GPU, where launches cost more than copies, and an exported
-    graph, which engines lay out by themselves, get the plain four-dimensional form. Half-precision tokens are computed
-    and returned in float32, because a sum over tokens can exceed the range of float16: normalise first, then cast.
+    `heads_at_once` says whether it is applied once or head by head. Half-precision tokens are computed and returned in
+    float32, because a sum over tokens can exceed the range of float16: normalise first, then cast.
 
     Args:
-        equation: maps q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)` and eps, up to which norms and row sums count
-            as zero, to `(..., Nq, Dv)`; others come after v.
+        equation: map of q `(..., Nq, D)`, k `(..., N, D)`, v `(..., N, Dv)`, the others and eps, up to which norms and
+            row sums count as zero, to `(..., Nq, Dv)`.
         q: queries `(..., Nq, H, D)`.
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
@@ -41,7 +41,7 @@ def per_head(equation: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *
     eps = smallest_norm(q.dtype)
     with autocast_off(q):
         tokens = [promote(x) for x in (q, k, v, *others)]
-        if math.prod(q.shape[:-3]) == 1 or not q.is_cpu or torch.compiler.is_exporting():
+        if heads_at_once(q):
             return equation(*(x.transpose(-2, -3) for x in tokens), eps=eps).transpose(-2, -3)
         heads = zip(*(x.unbind(-2) for x in tokens), strict=True)
         return torch.stack([equation(*head, eps=eps) for head in heads], dim=-2)

@@ -12,7 +12,7 @@ from typing import get_args
 
 from torch import Tensor
 
-from castling.attention.heads import inverse_norm, per_head, unit
+from castling.attention.heads import check_tokens, inverse_norm, per_head, unit
 from castling.config import Reduction, ValueTerm, check_choice
 
 
@@ -50,13 +50,14 @@ def linear_angular_attention(
     """
     check_choice("value_term", value_term, get_args(ValueTerm))
     check_choice("reduction", reduction, get_args(Reduction))
-    others = () if own_value is None else (own_value,)
-    num_values = (v, *others)[-1].shape[-3:-2]
-    if value_term == "own" and q.shape[-3:-2] != num_values:
+    check_tokens(q, k, v)
+    own_value = v if own_value is None else own_value
+    if value_term == "own" and q.shape[-3] != own_value.shape[-3]:
         raise ValueError(
             f"value_term 'own' adds each query's own value, but there are {q.shape[-3]} queries and "
-            f"{num_values[0]} values; pass own_value or use 'sum'"
+            f"{own_value.shape[-3]} values; pass own_value or use 'sum'"
         )
+    others = () if own_value is v else (own_value,)  # v is there already and need not be read twice
     return per_head(partial(_linear_angular, value_term=value_term, reduction=reduction), q, k, v, *others)
 
 

@@ -8,12 +8,9 @@ import torch
 from timm.layers import Mlp as TimmMlp
 from torch import Tensor, nn
 
+from castling.attention.forms import prefix_joins_early
 from castling.attention.grid import Grid, GridNote, depthwise_on_grid, resolve_grid
 from castling.config import check_odd
-
-# Up to here, prefix tokens are joined before the second layer, which would read its weights twice; beyond, behind it,
-# where tokens are narrow again. An engine joins without a copy.
-FEW_TOKENS = 1024
 
 
 class Mlp(TimmMlp):
@@ -75,7 +72,7 @@ class Mlp(TimmMlp):
         if not self.num_prefix_tokens:
             return self._second_layer(patches)
         prefix = self.act(hidden[:, : self.num_prefix_tokens])
-        if torch.compiler.is_compiling() or x.shape[1] <= FEW_TOKENS:
+        if prefix_joins_early(x.shape[1]):
             return self._second_layer(torch.cat([prefix, patches], dim=1))
         return torch.cat([self._second_layer(prefix), self._second_layer(patches)], dim=1)
 

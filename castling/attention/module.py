@@ -16,6 +16,7 @@ from castling.attention.folded import folded_attention
 from castling.attention.grid import Grid, GridNote
 from castling.attention.heads import autocast_off, promote, smallest_norm, unit
 from castling.attention.kernels import attend
+from castling.attention.linear_angular import linear_angular_attention
 from castling.attention.local_conv import GridConv, TokenConv, per_channel
 from castling.config import AttentionConfig
 
@@ -83,34 +84,33 @@ class HeadMixer(nn.Module):
             k: keys `(B, N, H, D)`.
             v: values `(B, N, H, Dv)`.
             grid: rows and columns of the values, the unpooled ones where given.
-            bias: added to the logits of softmax, in the kernel or the branch, `(H, Nq, N)`; nowhere else.
-            subsample: where queries are fewer than values, picks the queries' places from `(B, N, H, Dv)`.
-            unpooled_v: values before they were pooled to v; a query's own value and the convolution come from these.
+            bias: summand of the logits of softmax, in the kernel or the branch, `(H, Nq, N)`; of no effect elsewhere.
+            subsample: choice of the queries' places from tokens `(B, N, H, Dv)`, where queries are fewer than values.
+            unpooled_v: values before they were pooled to v, the source of a query's own value and the convolution.
 
         Returns:
             `(B, Nq, H, Dv)`, in the dtype of q.
         """
-        eps = smallest_norm(q.dtype)
+        config, eps = self.config, smallest_norm(q.dtype)
         local_v = v if unpooled_v is None else unpooled_v
-        if self.folded:
-            with autocast_off(q):
-                own_value = subsample(local_v)
-                local = None if self.local_conv is None else subsample(self.local_conv(promote(local_v), grid))
-                tokens = promote(q), promote(k), promote(v), promote(own_value)
-                return folded_attention(*tokens, local, self.config, eps).to(q.dtype)
-        options: dict[str, object] = {}
-        if self.config.kernel == "linear_angular":
-            options = {"value_term": self.config.value_term, "reduction": self.config.reduction}
-            own_value = subsample(local_v)
-            options["own_value"] = None if own_value is v else own_value
-        elif self.config.kernel == "softmax":
-            options = {"bias": bias, "dropout_p": self.attn_drop if self.training else 0.0}
         with autocast_off(q):
-            out = attend(q, k, v, self.config.kernel, **options)
+            if self.folded:
+                local = None if self.local_conv is None else subsample(self.local_conv(promote(local_v), grid))
+                tokens = promote(q), promote(k), promote(v), promote(subsample(local_v))
+                return folded_attention(*tokens, local, config, eps).to(q.dtype)
+            if config.kernel == "linear_angular":
+                own_value = subsample(local_v)
+                out = linear_angular_attention(
+                    q, k, v, value_term=config.value_term, reduction=config.reduction, own_value=own_value
+                )
+            elif config.kernel == "softmax":
+                out = attend(q, k, v, config.kernel, bias=bias, dropout_p=self.attn_drop if self.training else 0.0)
+            else:
+                out = attend(q, k, v, config.kernel)
             if self.aux is not None:
                 aux = self.aux(q, k, v, bias)
-                out = out + (unit(aux, eps) if self.config.output_norm == "aux" else aux)
-            if self.config.output_norm == "joint":
+                out = out + (unit(aux, eps) if config.output_norm == "aux" else aux)
+            if config.output_norm == "joint":
                 out = unit(promote(out), eps)
             if self.local_conv is not None:
                 # In this order the sum keeps the tokens' layout, and the output projection needs no copy.

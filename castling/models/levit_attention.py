@@ -82,11 +82,11 @@ class _LevitMixer(HeadMixer):
             k = pool_heads(k, self.pool_k, self.norm_k, grid)
             v = pool_heads(v, self.pool_v, self.norm_v, grid)
             key_stride = 2
-        bias = self._bias(grid, q_stride, key_stride) if self.design.attention_bias else None
+        bias = self.logit_bias(grid, q_stride, key_stride) if self.design.attention_bias else None
         out = self.mix(q, k, v, grid, bias, lambda tokens: slice_tokens(tokens, grid, q_stride), unpooled_v)
         return ((out + q) if residual else out).flatten(2)
 
-    def _bias(self, grid: Grid, q_stride: int, key_stride: int) -> Tensor:
+    def logit_bias(self, grid: Grid, q_stride: int, key_stride: int) -> Tensor:
         """Biases by distance of rows and columns, resampled where the image has another size: `(H, Nq, N)`."""
         table = self.attention_biases.unflatten(1, self.bias_grid)  # (H, rows, columns)
         if grid != self.bias_grid:

@@ -1,14 +1,11 @@
-import copy
-from dataclasses import replace
-
 import pytest
 import timm
 import torch
-from timm.models.mvitv2 import MultiScaleVit, model_cfgs
+from timm.models.mvitv2 import MultiScaleVit
 
+from castling.attention import HeadMixer
 from castling.measure import count_macs, quadratic_tensors
-from castling.models.baselines import NAMES, fuse_mvitv2, plain_levit, softmax_baseline
-from castling.models.levit import PLAIN_LEVIT
+from castling.models.baselines import NAMES, softmax_baseline, softmax_twin
 
 DEIT = "castling_deit_tiny_patch16_224"
 TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
@@ -61,19 +58,6 @@ def test_deit_takes_other_sizes_than_its_own():
     assert softmax_baseline(DEIT, **TINY)(torch.randn(1, 3, 48, 40)).shape == (1, 10)
 
 
-def test_mvitv2_fused_is_timms_without_relative_positions():
-    cfg = replace(model_cfgs["mvitv2_tiny"], depths=(1, 1, 1, 1), rel_pos_type="none")
-    host = MultiScaleVit(cfg, img_size=96, num_classes=10).eval()
-    with torch.no_grad():
-        for name, weight in host.named_parameters():
-            if "qkv" in name or "pool" in name:
-                weight.mul_(5)  # attention that is far from uniform
-    fused = fuse_mvitv2(copy.deepcopy(host))
-    for size in (96, 80):
-        image = torch.randn(2, 3, size, size)
-        torch.testing.assert_close(fused(image), host(image), rtol=1e-5, atol=1e-5)
-
-
 def test_mvitv2_unfused_is_timms_at_the_size_it_is_asked_for():
     options = {"depths": (1, 1, 1, 1), "num_classes": 10, "img_size": 96}
     unfused = softmax_baseline("castling_mvitv2_tiny", fused=False, **options)
@@ -84,42 +68,6 @@ def test_mvitv2_unfused_is_timms_at_the_size_it_is_asked_for():
     assert set(unfused.state_dict()) - set(fused.state_dict()) == {
         name for name in unfused.state_dict() if "rel_pos" in name
     }
-
-
-def test_mvitv2_with_relative_positions_is_not_fused():
-    with pytest.raises(ValueError, match="no relative positions"):
-        fuse_mvitv2(MultiScaleVit(replace(model_cfgs["mvitv2_tiny"], depths=(1, 1, 1, 1))))
-
-
-def make_levit():
-    host = timm.create_model(
-        "castling_levit_128", design=PLAIN_LEVIT, mlp_conv_size=0, depth=(1, 1, 1), num_classes=10, img_size=96
-    )
-    with torch.no_grad():
-        for name, weight in host.named_parameters():
-            if "attention_biases" in name:
-                weight.normal_(std=3)
-            if name.endswith("proj.ln.bn.weight"):
-                weight.fill_(1.0)  # LeViT starts with attention switched off
-        for module in host.modules():
-            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-                module.momentum = None
-        host.train()(torch.randn(8, 3, 96, 96))  # so that norms fit their inputs, and no signal fades
-    return host.eval()
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_levit_keeps_its_numbers_when_biases_are_laid_out(fused):
-    host = make_levit()
-    fast = plain_levit(copy.deepcopy(host), fused)
-    flat = copy.deepcopy(host)
-    for name, weight in flat.named_parameters():
-        if "attention_biases" in name:
-            weight.data.zero_()
-    for size in (96, 64):
-        image = torch.randn(2, 3, size, size)
-        torch.testing.assert_close(fast(image), host(image), rtol=1e-4, atol=1e-4)
-        assert (flat(image) - host(image)).abs().max() > 1e-2  # so that biases matter here
 
 
 @pytest.mark.parametrize("name", [DEIT, "castling_levit_128"])
@@ -137,7 +85,23 @@ def test_only_the_fused_form_hides_its_maps(name):
             assert any("scaled_dot_product" in operator for operator in found) is not expected
 
 
-def test_unknown_names_are_named():
+@pytest.mark.parametrize("name", [DEIT, "castling_levit_128", "castling_mvitv2_tiny"])
+def test_the_twin_is_the_castling_model_but_for_its_attention(name):
+    with torch.device("meta"):
+        twin, model = softmax_twin(name), timm.create_model(name)
+    assert not twin.training
+    assert type(twin) is type(model)
+    assert {module.config.kernel for module in twin.modules() if isinstance(module, HeadMixer)} == {"softmax"}
+    missing = {key for key in model.state_dict() if key not in twin.state_dict()}
+    assert missing
+    assert all(key.endswith("local_conv.weight") for key in missing)
+
+
+@pytest.mark.parametrize("make", [softmax_baseline, softmax_twin])
+def test_unknown_names_are_named(make):
     with pytest.raises(ValueError, match=r"unknown model 'castling_deit_tiny': .*'castling_deit_tiny_patch16_224'"):
-        softmax_baseline("castling_deit_tiny")
-    assert set(NAMES) <= set(timm.list_models("castling_*"))
+        make("castling_deit_tiny")
+
+
+def test_there_is_a_baseline_for_every_registered_name():
+    assert set(NAMES) == set(timm.list_models("castling_*"))

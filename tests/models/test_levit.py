@@ -74,8 +74,8 @@ def test_biases_are_resampled_to_other_sizes():
     model = timm.create_model("castling_levit_128", design=PLAIN_LEVIT, img_size=64, **SMALL).eval()
     attention = model.stages[0].blocks[0].attn
     nn.init.normal_(attention.attention_biases)
-    assert attention._bias((4, 4), 1, 1).shape == (4, 16, 16)
-    bias = attention._bias((4, 6), 2, 1)
+    assert attention.logit_bias((4, 4), 1, 1).shape == (4, 16, 16)
+    bias = attention.logit_bias((4, 6), 2, 1)
     assert bias.shape == (4, 2 * 3, 24)
     assert model(torch.randn(1, 3, 64, 96)).shape == (1, 10)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from timm.layers import Mlp as TimmMlp
+from timm.layers import register_notrace_module
 from torch import Tensor, nn
 
 from castling.attention.forms import prefix_joins_early
@@ -13,6 +14,7 @@ from castling.attention.grid import Grid, GridNote, depthwise_on_grid, resolve_g
 from castling.config import check_odd
 
 
+@register_notrace_module  # in the graphs of torch.fx it is one node: its form depends on sizes
 class Mlp(TimmMlp):
     """timm's MLP; between its two layers an optional k x k depthwise convolution on the token grid.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from timm.layers import register_notrace_module
 from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
@@ -21,6 +22,7 @@ from castling.attention.local_conv import GridConv, TokenConv, per_channel
 from castling.config import AttentionConfig
 
 
+@register_notrace_module  # in the graphs of torch.fx an attention is one node: its form depends on sizes
 class HeadMixer(nn.Module):
     """What happens between projections: tokens are mixed within each head. Every attention here is built on it.
 

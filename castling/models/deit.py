@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from timm.layers import PatchEmbed, register_notrace_module
 from timm.models import build_model_with_cfg, generate_default_cfgs, named_apply, register_model
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn, get_init_weights_vit
@@ -19,7 +20,32 @@ from castling.config import AttentionConfig
 from castling.models.input_size import check_image_size
 from castling.models.pretrained import default_cfg
 
-UNSUPPORTED = ("qk_norm", "scale_attn_norm", "scale_mlp_norm", "attn_layer", "mlp_layer", "block_fn")
+UNSUPPORTED = ("qk_norm", "scale_attn_norm", "scale_mlp_norm", "attn_layer", "mlp_layer", "block_fn", "embed_layer")
+
+
+@register_notrace_module  # in the graphs of torch.fx it is one node, which notes the grid of the image at hand
+class NotingPatchEmbed(PatchEmbed):
+    """timm's patch embedding, which notes the grid for those who need it: timm's blocks pass tokens on without it.
+
+    Attributes:
+        grid_note: where the grid of the last image is.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.grid_note = GridNote()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Patches of an image `(B, 3, H, W)`.
+
+        Raises:
+            ValueError: if patches of this size do not fill the image, unless it is padded.
+        """
+        size = (x.shape[-2], x.shape[-1])
+        if not self.dynamic_img_pad:
+            check_image_size(size, self.patch_size)
+        self.grid_note.grid = self.dynamic_feat_size(size)
+        return super().forward(x)
 
 
 class CastlingVisionTransformer(VisionTransformer):
@@ -46,35 +72,15 @@ class CastlingVisionTransformer(VisionTransformer):
     ) -> None:
         unknown = [name for name in UNSUPPORTED if kwargs.get(name)]
         if unknown:
-            raise ValueError(
-                f"a Castling transformer does not take {', '.join(unknown)}: its blocks have their own layers"
-            )
+            raise ValueError(f"a Castling transformer does not take {', '.join(unknown)}: it has layers of its own")
         kwargs.setdefault("dynamic_img_size", True)  # position embeddings are resampled where an image needs it
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, embed_layer=NotingPatchEmbed, **kwargs)
         config = (attention or AttentionConfig()).with_kernel(kernel)
-        self.grid_note = GridNote()
         for block in self.blocks:
             block.attn = _castling_attention(block.attn, config, self.num_prefix_tokens)
             block.mlp = _castling_mlp(block.mlp, mlp_conv_size, self.num_prefix_tokens)
-            block.attn.grid_note = block.mlp.grid_note = self.grid_note
+            block.attn.grid_note = block.mlp.grid_note = self.patch_embed.grid_note
             named_apply(get_init_weights_vit(kwargs.get("weight_init", "")), block)
-
-    def forward_features(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Tokens of an image `(B, 3, H, W)` after the last norm."""
-        self._tell_grid(x)
-        return super().forward_features(x, *args, **kwargs)
-
-    def forward_intermediates(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Features of several depths, as in timm."""
-        self._tell_grid(x)
-        return super().forward_intermediates(x, *args, **kwargs)
-
-    def _tell_grid(self, x: Tensor) -> None:
-        """Note the grid for those who need it: timm's blocks pass tokens on without it."""
-        size = (x.shape[-2], x.shape[-1])
-        if not self.patch_embed.dynamic_img_pad:
-            check_image_size(size, self.patch_embed.patch_size)
-        self.grid_note.grid = self.patch_embed.dynamic_feat_size(size)
 
 
 class CastlingVisionTransformerDistilled(CastlingVisionTransformer, VisionTransformerDistilled):

@@ -114,7 +114,8 @@ class CastlingMultiScaleVit(MultiScaleVit):
     ) -> None:
         super().__init__(replace(cfg, rel_pos_type="none", depths=depths or cfg.depths), *args, **kwargs)
         config = (attention or AttentionConfig()).with_kernel(kernel)
-        for stage in self.stages:
+        for info, (name, stage) in zip(self.feature_info, self.stages.named_children(), strict=True):
+            info["module"] = f"stages.{name}"  # timm's says "block", which is no module
             stage.blocks = nn.ModuleList(CastlingMultiScaleBlock(host, config, mlp_conv_size) for host in stage.blocks)
         self.apply(self._init_weights)
 

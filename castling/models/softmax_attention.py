@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from timm.layers import register_notrace_module
 from timm.models.mvitv2 import MultiScaleAttention, MultiScaleVit
 from torch import Tensor, nn
 
@@ -32,6 +33,7 @@ def plain_levit(host: CastlingLevit, fused: bool = True) -> CastlingLevit:
     return host.eval()
 
 
+@register_notrace_module  # in the graphs of torch.fx it is one node: the biases depend on the grid
 class PlainLevitAttention(nn.Module):
     """LeViT's own attention with its biases laid out once: `forward(x, grid)` as that of the host.
 
@@ -124,6 +126,7 @@ def fuse_mvitv2(host: MultiScaleVit) -> MultiScaleVit:
     return host
 
 
+@register_notrace_module  # in the graphs of torch.fx it is one node: the convolutions depend on their weights' shape
 class FusedPooledAttention(nn.Module):
     """MViTv2's attention among pooled queries, keys and values, fused, with the pooled queries added.
 

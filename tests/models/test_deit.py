@@ -4,6 +4,7 @@ import pickle
 import pytest
 import timm
 import torch
+from timm.layers import PatchEmbed
 
 from castling import AttentionConfig, castle
 from castling.attention import CastlingAttention, Mlp
@@ -129,8 +130,8 @@ def test_a_copy_shares_one_note_of_its_own():
     model(torch.randn(1, 3, 32, 64))
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         notes = {id(layer.grid_note) for block in other.blocks for layer in (block.attn, block.mlp)}
-        assert notes == {id(other.grid_note)} != {id(model.grid_note)}
-        assert other.grid_note.grid is None
+        assert notes == {id(other.patch_embed.grid_note)} != {id(model.patch_embed.grid_note)}
+        assert other.patch_embed.grid_note.grid is None
         assert torch.equal(other(torch.ones(1, 3, 64, 32)), model(torch.ones(1, 3, 64, 32)))
 
 
@@ -143,6 +144,8 @@ def test_strict_export():
 def test_bad_options_are_named():
     with pytest.raises(ValueError, match="does not take qk_norm"):
         timm.create_model(TINY, qk_norm=True)
+    with pytest.raises(ValueError, match="does not take embed_layer"):
+        timm.create_model(TINY, embed_layer=PatchEmbed)
     with pytest.raises(ValueError, match="did you mean 'softmax'"):
         timm.create_model(TINY, kernel="softmx")
     with pytest.raises(ValueError, match="conv_size must be odd"):

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import timm
 import torch
+from timm.models import create_feature_extractor
 from timm.models.mvitv2 import MultiScaleVit, model_cfgs
 
 from castling.models.levit import PLAIN_LEVIT
@@ -61,3 +62,12 @@ def test_levit_keeps_its_numbers_when_biases_are_laid_out(fused):
         image = torch.randn(2, 3, size, size)
         torch.testing.assert_close(fast(image), host(image), rtol=1e-4, atol=1e-4)
         assert (flat(image) - host(image)).abs().max() > 1e-2  # so that biases matter here
+
+
+@pytest.mark.parametrize("make", [lambda: plain_levit(make_levit()), lambda: fuse_mvitv2(make_mvitv2())])
+def test_traced_by_fx_they_give_the_same_numbers_at_every_size(make):
+    model = make()
+    graph = create_feature_extractor(model, ["head"])
+    for size in (96, 64):
+        image = torch.randn(2, 3, size, size)
+        assert torch.equal(graph(image)["head"], model(image))

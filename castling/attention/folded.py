@@ -26,9 +26,9 @@ def folded_attention(
         k: keys `(B, N, H, D)`.
         v: values `(B, N, H, Dv)`.
         own_value: each query's own value `(B, Nq, H, Dv)`.
-        local: what the convolution gives, `(B, Nq, H, Dv)`, which may be overwritten; None for no convolution.
+        local: output of the convolution `(B, Nq, H, Dv)`, which may be overwritten; None for no convolution.
         config: value term, reduction and output norm.
-        eps: vectors up to this length have no direction.
+        eps: length up to which vectors have no direction.
 
     Returns:
         `(B, Nq, H, Dv)`.

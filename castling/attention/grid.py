@@ -73,10 +73,10 @@ def depthwise_on_grid(tokens: Tensor, weight: Tensor, grid: Grid, stride: int = 
     """Depthwise convolution with zero padding that keeps the size, or the size that the stride leaves.
 
     Args:
-        tokens: `(B, rows * columns, C)`.
-        weight: `(C, 1, kh, kw)` with odd kh and kw.
+        tokens: tokens `(B, rows * columns, C)`.
+        weight: filters `(C, 1, kh, kw)` with odd kh and kw.
         grid: rows and columns.
-        stride: of both axes.
+        stride: step along both axes.
 
     Returns:
         `(B, N, C)` on the grid `strided(grid, stride)`, in the same memory order.

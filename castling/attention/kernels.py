@@ -98,7 +98,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "linear_angular", **op
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
         kernel: a name in `KERNELS`.
-        **options: those of `linear_angular_attention`, or `bias` and `dropout_p` for `softmax`.
+        **options: options of `linear_angular_attention`, or `bias` and `dropout_p` for `softmax`.
 
     Returns:
         `(..., Nq, H, Dv)`.

@@ -31,9 +31,9 @@ def linear_angular_attention(
         q: queries `(..., Nq, H, D)`, as the qkv projection lays them out; any strides.
         k: keys `(..., N, H, D)`.
         v: values `(..., N, H, Dv)`.
-        value_term: `own` adds half of each token's own value (Eq. 9, and the released code), `sum` half of the sum of
-            all values (the exact first term of Eq. 8 times V).
-        reduction: `sum` leaves sums over tokens as they are, `mean` divides them by N.
+        value_term: `own` for half of each token's own value (Eq. 9, and the released code), `sum` for half of the sum
+            of all values (the exact first term of Eq. 8 times V).
+        reduction: `sum` for sums over tokens as they are, `mean` for sums divided by N.
         own_value: each query's own value `(..., Nq, H, Dv)`, where queries are fewer than values; by default v.
 
     Returns:

@@ -181,8 +181,8 @@ class CastlingAttention(HeadMixer):
 
         Args:
             x: tokens `(B, N, dim)`.
-            attn_mask: refused, as `is_causal`; both are here because timm's blocks pass them.
-            is_causal: refused.
+            attn_mask: None; the argument is here because timm's blocks pass it.
+            is_causal: False, for the same reason.
             grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default what the grid
                 note says, or else a square.
 

@@ -43,8 +43,8 @@ class ThresholdSchedule:
     """A threshold that moves from `start` to `end` between two points of training.
 
     Args:
-        kind: `fixed` stays at `start`; `step` jumps to `end` at `until`; `linear` and `cosine` move there between
-            `since` and `until`.
+        kind: shape of the movement: none (`fixed`, at `start`), a jump to `end` at `until` (`step`), or a way there
+            between `since` and `until` (`linear`, `cosine`).
         start: threshold before `since`.
         end: threshold from `until` on; 1 closes an absolute mask for certain.
         since: share of training at which the movement begins.

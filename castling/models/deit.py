@@ -28,7 +28,7 @@ class NotingPatchEmbed(PatchEmbed):
     """timm's patch embedding, which notes the grid for those who need it: timm's blocks pass tokens on without it.
 
     Attributes:
-        grid_note: where the grid of the last image is.
+        grid_note: place of the grid of the last image.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,11 +52,11 @@ class CastlingVisionTransformer(VisionTransformer):
     """timm's VisionTransformer with other blocks, for any image whose sides are multiples of the patch size.
 
     Args:
-        *args: as for timm's transformer.
+        *args: arguments of timm's transformer.
         attention: options of the attention; the authors' block where None.
         kernel: another kernel for it; `softmax` gives the baseline twin of the same network.
         mlp_conv_size: taps per axis of the convolution in the MLPs; 0 for none.
-        **kwargs: as for timm's transformer.
+        **kwargs: arguments of timm's transformer.
 
     Raises:
         ValueError: for arguments of timm's that would change the attention or the MLPs in ways ours do not know.

@@ -31,10 +31,11 @@ class LevitDesign:
     """One row of the attention-design ablation. The default is Castling-LeViT.
 
     Args:
-        pooling: `feature` halves the width of q and k in the stages (LeViT), `token` convolves k and v with stride 2.
+        pooling: `feature` for q and k of half the width in the stages (LeViT), `token` for k and v convolved with
+            stride 2.
         q_pooling: queries of the down-samplers pooled after their projection (`post`, MViTv2) or before (`pre`, LeViT).
             `post` also gives the stages a convolution on q and the down-samplers a skip.
-        residual_q: adds the pooled q to the output, wherever both are equally wide.
+        residual_q: the pooled q as a summand of the output, wherever both are equally wide.
         attention_bias: a learned bias on the logits, softmax only.
         attention: kernel, branch and convolution.
 

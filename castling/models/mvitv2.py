@@ -94,12 +94,12 @@ class CastlingMultiScaleVit(MultiScaleVit):
 
     Args:
         cfg: timm's description of the network.
-        *args: as for timm's network.
+        *args: arguments of timm's network.
         attention: options of the attention; the authors' block where None.
         kernel: another kernel for it; `softmax` gives the baseline twin of the same network.
         mlp_conv_size: taps per axis of the convolution in the MLPs; 0 for none.
         depths: blocks of the stages, where they differ from `cfg`.
-        **kwargs: as for timm's network.
+        **kwargs: arguments of timm's network.
     """
 
     def __init__(

@@ -6,13 +6,10 @@ below 1/N never empties the mask, however long training goes on.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from castling.config import check_choice, check_threshold
-
-ScheduleName = Literal["fixed", "step", "linear", "cosine"]
+from castling.config import check_threshold
+from castling.schedule import Schedule, ScheduleName
 
 
 def absolute_cut(threshold: float, num_tokens: int, relative: bool = False) -> float:
@@ -39,12 +36,11 @@ def can_empty(threshold: float, num_tokens: int, relative: bool = False) -> bool
 
 
 @dataclass(frozen=True)
-class ThresholdSchedule:
+class ThresholdSchedule(Schedule):
     """A threshold that moves from `start` to `end` between two points of training.
 
     Args:
-        kind: shape of the movement: none (`fixed`, at `start`), a jump to `end` at `until` (`step`), or a way there
-            between `since` and `until` (`linear`, `cosine`).
+        kind: `fixed`, `step`, `linear` or `cosine`, as `Schedule` has them.
         start: threshold before `since`.
         end: threshold from `until` on; 1 closes an absolute mask for certain.
         since: share of training at which the movement begins.
@@ -58,28 +54,12 @@ class ThresholdSchedule:
         [0.02, 0.51, 1.0]
     """
 
+    quantity = "threshold"
+
     kind: ScheduleName = "fixed"
     start: float = 0.02
     end: float = 1.0
-    since: float = 0.0
-    until: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_choice("threshold schedule", self.kind, get_args(ScheduleName))
-        check_threshold(self.start, relative=True)
-        check_threshold(self.end, relative=True)
-        if not 0 <= self.since <= self.until <= 1:
-            raise ValueError(f"expected 0 <= since <= until <= 1; got since={self.since}, until={self.until}")
-
-    def __call__(self, progress: float) -> float:
-        """The threshold at this share of training, from 0 to 1."""
-        if self.kind == "fixed":
-            return self.start
-        if progress >= self.until:
-            return self.end
-        if self.kind == "step" or progress <= self.since:
-            return self.start
-        moved = (progress - self.since) / (self.until - self.since)
-        if self.kind == "cosine":
-            moved = (1 - math.cos(math.pi * moved)) / 2
-        return self.start + (self.end - self.start) * moved
+    def check_value(self, value: float) -> None:
+        """Refuse a threshold below 0; above 1 it may be a relative one."""
+        check_threshold(value, relative=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from castling.conversion.converted import check_blend_done, converted_attentions
+from castling.measure.eval_mode import eval_mode
 
 
 @torch.no_grad()
@@ -43,21 +44,17 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> dict[str, list[float]
     attentions = converted_attentions(model)
     device = next(model.parameters()).device
     sums = {name: torch.zeros(2, a.num_heads, dtype=torch.float64, device=device) for name, a in attentions.items()}
-    was_training = [module for module in model.modules() if module.training]
     num_batches = 0
     try:
         for name, attention in attentions.items():
             attention.observer = partial(_add_squares, sums[name])
-        for module in was_training:
-            module.training = False
-        for batch in batches:
-            model(_images(batch).to(device))
-            num_batches += 1
+        with eval_mode(model):
+            for batch in batches:
+                model(_images(batch).to(device))
+                num_batches += 1
     finally:
         for attention in attentions.values():
             attention.observer = None
-        for module in was_training:
-            module.training = True
     if not num_batches:
         raise ValueError("there was no batch to calibrate the model on")
     for name, attention in attentions.items():

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from castling.attention import Grid, HeadMixer, ThresholdSchedule, attend
+from castling.attention import Grid, HeadMixer, attend
 from castling.attention.grid import GridNote
-from castling.attention.threshold import ScheduleName
-from castling.config import AttentionConfig, check_choice
+from castling.config import AttentionConfig
+from castling.schedule import Schedule, ScheduleName
 
 Observer = Callable[[Tensor, Tensor], None]
 
@@ -220,11 +220,11 @@ def check_blend_done(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class BlendSchedule(ThresholdSchedule):
+class BlendSchedule(Schedule):
     """A blend that moves from `start` to `end` between two points of training.
 
     Args:
-        kind: as for `ThresholdSchedule`: `fixed`, `step`, `linear` or `cosine`.
+        kind: `fixed`, `step`, `linear` or `cosine`, as `Schedule` has them.
         start: blend before `since`.
         end: blend from `until` on.
         since: share of training at which the movement begins.
@@ -238,15 +238,15 @@ class BlendSchedule(ThresholdSchedule):
         [0.0, 0.5, 1.0]
     """
 
+    quantity = "blend"
+
     kind: ScheduleName = "linear"
     start: float = 0.0
     end: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_choice("blend schedule", self.kind, get_args(ScheduleName))
-        _check_blend(self.start)
-        _check_blend(self.end)
-        super().__post_init__()
+    def check_value(self, value: float) -> None:
+        """Refuse a blend outside [0, 1]."""
+        _check_blend(value)
 
 
 def _check_blend(blend: float) -> None:

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from castling.attention import branches, can_empty
+from castling.measure.eval_mode import eval_mode
 from castling.measure.occupancy import record_occupancy
 
 
 @torch.no_grad()
 def count_keys(model: nn.Module, example: Tensor) -> dict[str, int]:
     """Keys that each attention with a branch sees, for a picture of this size."""
-    was_training = model.training
-    with record_occupancy(model) as record:
-        model.eval()(example.to(next(model.parameters()).device))
-    model.train(was_training)
+    with eval_mode(model), record_occupancy(model) as record:
+        model(example.to(next(model.parameters()).device))
     return record.num_keys
 
 

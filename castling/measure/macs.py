@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from castling.config import check_choice
+from castling.measure.eval_mode import eval_mode
 
 Shape = Sequence[int]
 ParameterConvention = Literal["all", "weights"]
@@ -74,10 +75,8 @@ def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = Fals
         >>> count_macs(nn.Linear(8, 16), torch.randn(10, 8)).total
         1280
     """
-    modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
-    was_training = [module for module in modules.values() if module.training]
-    for module in was_training:
-        module.training = False
+    networks = [model] if isinstance(model, nn.Module) else []
+    modules = {name: module for network in networks for name, module in network.named_modules()}
     norm_macs: list[int] = []
     hooks = [
         module.register_forward_hook(lambda _, __, out, cost=cost: norm_macs.append(cost * out.numel()))
@@ -88,12 +87,11 @@ def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = Fals
     try:
         with (
             torch.no_grad(),
+            eval_mode(*networks),
             FlopCounterMode(display=False, custom_mapping=_WITH_SOFTMAX if softmax else _FUSED_ON_CPU) as counter,
         ):
             model(*inputs)
     finally:
-        for module in was_training:
-            module.training = True
         for hook in hooks:
             hook.remove()
     flops = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}

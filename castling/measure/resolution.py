@@ -13,6 +13,7 @@ from typing import TypedDict
 import torch
 from torch import nn
 
+from castling.measure.eval_mode import eval_mode
 from castling.measure.latency import time_interleaved
 from castling.measure.macs import count_macs
 
@@ -64,19 +65,13 @@ def cost_over_resolution(
         raise ValueError(f"sizes must be at least one positive number of pixels; got {list(sizes)}")
     if channels < 1 or repeats < 1:
         raise ValueError(f"channels and repeats must be at least 1; got {channels} and {repeats}")
-    was_training = {module for model in models.values() for module in model.modules() if module.training}
     rows: list[CostRow] = []
-    try:
-        for module in was_training:
-            module.training = False
+    with eval_mode(*models.values()):
         # The largest first: then every other size runs in memory that the process already holds.
         for size in sorted(set(sizes), reverse=True):
             rows.append(_cost(models, size, channels, repeats))
             if on_size:
                 on_size(size)
-    finally:
-        for module in was_training:
-            module.training = True
     return rows[::-1]
 
 

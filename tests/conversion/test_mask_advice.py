@@ -43,3 +43,14 @@ def test_the_late_stages_of_levit_are_named():
     sentences = mask_advice(model, torch.zeros(1, 3, 224, 224))
     assert ["49 keys" in sentence or "16 keys" in sentence for sentence in sentences] == [True, True]
     assert model.training
+
+
+def test_every_part_is_left_in_its_mode_and_a_failure_changes_none():
+    model = deit(24)
+    model.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+    mask_advice(model, torch.zeros(1, 3, 24, 24))
+    assert [module.training for module in model.modules()] == before
+    with pytest.raises(ValueError, match="does not fit patches"):
+        mask_advice(model, torch.zeros(1, 3, 25, 25))
+    assert [module.training for module in model.modules()] == before

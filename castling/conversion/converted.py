@@ -6,7 +6,7 @@ it is Eq. 9 and castles as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class ConvertedAttention(HeadMixer):
 
     Attributes:
         blend: weight of castling attention, from 0 to 1; set by `set_blend`. Of no effect once castled.
+        castled: whether castling attention stands alone, whatever the blend; set by `castle` and `castled`.
         head_scale: factors `(H,)` on castling attention, set by `calibrate`; None before, and then in no state dict.
         observer: where set, it is called with the outputs of softmax and of castling attention, both
             `(B, Nq, H, Dv)`, and the softmax's output is passed on: to calibrate, or to train one to match the other.
@@ -47,6 +48,7 @@ class ConvertedAttention(HeadMixer):
     """
 
     blend: float
+    castled: bool
     head_scale: Tensor | None
 
     def __init__(
@@ -59,6 +61,7 @@ class ConvertedAttention(HeadMixer):
     ) -> None:
         super().__init__(num_heads, config, num_prefix_tokens, attn_drop)
         self.blend = 0.0
+        self.castled = False
         self.register_buffer("head_scale", None)
         self.observer: Observer | None = None
         self.grid_note = GridNote()
@@ -115,8 +118,8 @@ class ConvertedAttention(HeadMixer):
 
     @property
     def effective_blend(self) -> float:
-        """The blend, which is 1 once the branch is dropped: so `castled` measures what `castle` would give."""
-        return 1.0 if self.config.aux and self.aux is None else self.blend
+        """The blend, which is 1 once castled: so `castled` measures what `castle` would give at the end."""
+        return 1.0 if self.castled else self.blend
 
     @property
     def output_projection(self) -> nn.Linear | None:
@@ -167,7 +170,7 @@ class ConvertedAttention(HeadMixer):
 
     def extra_repr(self) -> str:
         """What print shows."""
-        return f"blend={self.blend:g}"
+        return "castled" if self.castled else f"blend={self.blend:g}"
 
 
 def converted_attentions(model: nn.Module) -> dict[str, ConvertedAttention]:
@@ -211,12 +214,23 @@ def check_blend_done(model: nn.Module) -> None:
         ValueError: names the attentions.
     """
     named = model.named_modules()
-    early = [name or "self" for name, m in named if isinstance(m, ConvertedAttention) and m.blend < 1]
+    early = [name or "self" for name, m in named if isinstance(m, ConvertedAttention) and m.effective_blend < 1]
     if early:
         raise ValueError(
-            f"{len(early)} converted attentions ({', '.join(early[:3])}{', ...' * (len(early) > 3)}) still hold the "
-            "host's softmax. Train on with a blend that ends at 1, or set it: castling.set_blend(model, 1)"
+            f"{len(early)} converted attentions ({first_names(early)}) still hold the host's softmax. Train on with a "
+            "blend that ends at 1, or set it: castling.set_blend(model, 1)"
         )
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """The first of many names, for a message.
+
+    Example:
+        >>> first_names(["a", "b"]), first_names(["a", "b", "c", "d"])
+        ('a, b', 'a, b, c, ...')
+    """
+    shown = list(names[:most])
+    return ", ".join(shown if len(names) <= most else [*shown, "..."])
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,16 @@ def castle(model: Model, inplace: bool = False) -> Model:
     check_blend_done(model)
     model = model if inplace else copy.deepcopy(model)
     for attention in _attentions(model):
-        attention.aux = None
+        _switch(attention)
     return model
 
 
 @contextmanager
 def castled(model: Model) -> Iterator[Model]:
     """Switch the auxiliary branches off and, on leaving, on again: to measure the castling gap while training.
+
+    A converted attention gives castling attention alone for the moment, whatever its blend: what `castle` will give
+    at the end.
 
     Args:
         model: a model with castling attention in it; changed in place for the time being.
@@ -66,14 +69,18 @@ def castled(model: Model) -> Iterator[Model]:
         >>> is_castled(attention)
         False
     """
-    branches = [(attention, attention.aux) for attention in _attentions_or_error(model)]
+    attentions = _attentions_or_error(model)
+    branches = [(attention, attention.aux) for attention in attentions]
+    early = [found for found in attentions if isinstance(found, ConvertedAttention) and not found.castled]
     try:
-        for attention, _ in branches:
-            attention.aux = None
+        for attention in attentions:
+            _switch(attention)
         yield model
     finally:
         for attention, branch in branches:
             attention.aux = branch
+        for converted in early:
+            converted.castled = False
 
 
 def is_castled(model: nn.Module) -> bool:
@@ -83,6 +90,13 @@ def is_castled(model: nn.Module) -> bool:
         attention.aux is None and not (isinstance(attention, ConvertedAttention) and attention.effective_blend < 1)
         for attention in attentions
     )
+
+
+def _switch(attention: HeadMixer) -> None:
+    """Leave linear attention alone."""
+    attention.aux = None
+    if isinstance(attention, ConvertedAttention):
+        attention.castled = True
 
 
 def _attentions(model: nn.Module) -> list[HeadMixer]:

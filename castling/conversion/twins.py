@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import nn
 
 from castling.attention import HeadMixer
-from castling.conversion.converted import ConvertedAttention, set_blend
+from castling.conversion.converted import ConvertedAttention, converted_attentions
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -17,13 +17,14 @@ def original_of(model: Model) -> Model:
     """A frozen copy of a converted model that computes what its host did: the teacher of what it becomes.
 
     Args:
-        model: converted, with the host's weights.
+        model: a converted model with the host's weights, castled or not.
 
     Raises:
         ValueError: for a model without converted attention.
     """
     original = copy.deepcopy(model)
-    set_blend(original, 0.0)
+    for attention in converted_attentions(original).values():
+        _give_softmax_back(attention)
     return original.eval().requires_grad_(False)
 
 
@@ -46,9 +47,16 @@ def softmax_twin_of(model: Model) -> Model:
     if not attentions:
         raise ValueError(f"no castling attention in this {type(model).__name__}: it has no softmax twin")
     for attention in attentions:
-        attention.aux = None
         if isinstance(attention, ConvertedAttention):
-            attention.blend = 0.0
+            _give_softmax_back(attention)
         else:
+            attention.aux = None
             attention.config = attention.config.with_kernel("softmax")
     return twin
+
+
+def _give_softmax_back(attention: ConvertedAttention) -> None:
+    """Let a converted attention compute what its host did, castled or not."""
+    attention.aux = None
+    attention.castled = False
+    attention.blend = 0.0

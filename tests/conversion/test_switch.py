@@ -1,4 +1,5 @@
 import copy
+import pickle
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from torch import nn
 
 import castling
 from castling import AttentionConfig, CastlingAttention, castle, castled, is_castled
+from castling.conversion import set_blend
 
 
 @pytest.fixture
@@ -92,3 +94,56 @@ def test_nothing_to_castle_is_an_error(inplace):
 
 def test_public_door():
     assert {"castle", "castled", "is_castled", "CastlingAttention", "linear_angular_attention"} <= set(castling.__all__)
+
+
+def converted(aux, blend=0.3):
+    """Two torch layers, converted on the way from softmax to castling attention."""
+    hosts = nn.Sequential(*(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2))).eval()
+    model = castling.convert(hosts, AttentionConfig(aux=aux, threshold=0.001), blend=blend)
+    with torch.no_grad():
+        for layer in model:
+            layer.self_attn.local_conv.weight.normal_()
+    return model
+
+
+@pytest.mark.parametrize("aux", [True, False])
+def test_castled_is_what_castling_a_converted_model_at_the_end_gives(aux, x):
+    model = converted(aux)
+    before, keys = model(x), list(model.state_dict())
+    finished = copy.deepcopy(model)
+    set_blend(finished, 1)
+    fast = castle(finished)
+    assert not is_castled(model)
+    with castled(model):
+        assert is_castled(model)
+        assert torch.equal(model(x), fast(x))
+        assert list(model.state_dict()) == keys
+    assert not torch.equal(before, fast(x))
+    assert not is_castled(model)
+    assert torch.equal(model(x), before)
+    assert [layer.self_attn.blend for layer in model] == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("aux", [True, False])
+def test_castled_restores_a_converted_model_after_an_exception(aux, x):
+    model = converted(aux)
+    before = model(x)
+    with pytest.raises(RuntimeError, match="stop"), castled(model):
+        raise RuntimeError("stop")
+    assert not is_castled(model)
+    assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("aux", [True, False])
+def test_a_castled_converted_model_stays_castled(aux, x):
+    model = castle(converted(aux, blend=1))
+    before, keys = model(x), list(model.state_dict())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), castle(model)):
+        set_blend(other, 0.5)  # of no effect any more
+        assert is_castled(other)
+        assert torch.equal(other(x), before)
+        assert list(other.state_dict()) == keys
+        assert torch.equal(castle(other)(x), before)
+        with castled(other):
+            assert torch.equal(other(x), before)
+        assert is_castled(other)

@@ -126,9 +126,16 @@ class ConvertedAttention(HeadMixer):
         """The layer that takes the heads' outputs as they are, and could hold a scale; None if something is between."""
         return None
 
+    def clear_cache(self, host: Any) -> None:
+        """Drop what the host keeps of earlier passes, as it leaves its place and as it comes back; nothing by default.
+
+        This is the one change to a host. `__init__` must make none, as another attention may still fail to be built.
+        """
+
     def release(self) -> nn.Module:
         """The host, with the parameters and submodules that stand here now."""
         (host,) = self._host
+        self.clear_cache(host)
         for registry in ("_parameters", "_buffers", "_modules"):
             own, theirs = getattr(self, registry), getattr(host, registry)
             theirs.update({name: own[name] for name in theirs if name in own})

@@ -70,6 +70,8 @@ def convert(
                 stand_in.grid_note = notes.setdefault(source, GridNote())
     for stand_in in stand_ins.values():
         set_blend(stand_in, blend)
+    for host, stand_in in stand_ins.items():
+        stand_in.clear_cache(host)
     for source, note in notes.items():
         source.register_forward_pre_hook(GridHook(note))
     return _swap(model, stand_ins)

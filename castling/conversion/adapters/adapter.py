@@ -59,7 +59,7 @@ class Adapter:
         family: its name, for people.
         hosts: classes of its attentions, or their names as `module:Class`. A subclass is one too, unless it has a
             `forward` of its own.
-        build: makes the module that stands in for a host; must leave the host as it is.
+        build: makes the module that stands in for a host, and leaves the host as it is.
         refuses: why a host cannot be converted, by the name of the feature, or None.
         notes: what to know about converting it.
         grid_source: the module that sees the image before the attention does, for the 2-D convolution; None from it if

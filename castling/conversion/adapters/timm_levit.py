@@ -27,7 +27,6 @@ class _ConvertedLevit(ConvertedAttention):
 
     def __init__(self, host: Any, config: AttentionConfig) -> None:
         super().__init__(host, host.num_heads, config)
-        host.attention_bias_cache = {}  # biases of its last pass, which cannot be copied with gradients on
         self.key_dim, self.head_dim = host.key_dim, host.val_dim
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -38,11 +37,9 @@ class _ConvertedLevit(ConvertedAttention):
     def _bias(self) -> Tensor:
         return self.attention_biases[:, self.attention_bias_idxs]  # (H, Nq, N)
 
-    def release(self) -> nn.Module:
-        """The host, without biases that it kept from before training."""
-        host: Any = super().release()
+    def clear_cache(self, host: Any) -> None:
+        """Drop the biases of the last pass: with gradients on they cannot be copied, and training makes them wrong."""
         host.attention_bias_cache = {}
-        return host
 
 
 class ConvertedLevitStage(_ConvertedLevit):

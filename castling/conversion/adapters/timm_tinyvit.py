@@ -22,7 +22,6 @@ class TinyVitAttention(ConvertedAttention):
 
     def __init__(self, host: Any, config: AttentionConfig) -> None:
         super().__init__(host, host.num_heads, config)
-        host.attention_bias_cache = {}  # biases of its last pass, which cannot be copied with gradients on
         self.head_dim = host.val_dim
         self.widths = [host.key_dim, host.key_dim, host.val_dim]
         self.window = host.resolution
@@ -41,11 +40,9 @@ class TinyVitAttention(ConvertedAttention):
         """Always there."""
         return self.proj
 
-    def release(self) -> nn.Module:
-        """The host, without biases that it kept from before training."""
-        host: Any = super().release()
+    def clear_cache(self, host: Any) -> None:
+        """Drop the biases of the last pass: with gradients on they cannot be copied, and training makes them wrong."""
         host.attention_bias_cache = {}
-        return host
 
 
 def _notes(site: Site, config: AttentionConfig) -> list[str]:

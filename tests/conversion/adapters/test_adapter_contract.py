@@ -2,18 +2,22 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
 from hosts import HOSTS, ONE_OF_EACH_FAMILY, make_host
 
-from castling import castle, load_host_weights
+from castling import AttentionConfig, castle, load_host_weights
+from castling.conversion.adapters import ADAPTERS
 from castling.conversion.calibration import calibrate, fold_scale
 from castling.conversion.converted import converted_attentions, set_blend
 from castling.conversion.folding import optimize
 from castling.conversion.inspection import preview
 from castling.conversion.replace import convert, unconvert
 from castling.measure import quadratic_tensors
+
+GRID = AttentionConfig(local_conv="grid", local_conv_size=3)
 
 
 @pytest.fixture(params=HOSTS)
@@ -23,6 +27,34 @@ def host(request):
 
 def anatomy(model):
     return [(name, type(module), id(module)) for name, module in model.named_modules()]
+
+
+def belongings(model):
+    """Everything that the modules have, caches, hooks and flags included, with what dictionaries hold."""
+    found = {}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            found[name, attribute] = value
+            if isinstance(value, dict):
+                found |= {(name, attribute, key): item for key, item in value.items()}
+    return found
+
+
+def failing_at(name, adapter):
+    def build(site, config):
+        if site.name == name:
+            raise RuntimeError("this one cannot be built")
+        return adapter.build(site, config)
+
+    return replace(adapter, build=build)
+
+
+@pytest.fixture
+def adapters():
+    """The list of adapters, which a test may change."""
+    before = list(ADAPTERS)
+    yield ADAPTERS
+    ADAPTERS[:] = before
 
 
 def castled(host):
@@ -53,6 +85,27 @@ def test_exact_start(host):
     torch.testing.assert_close(host(), before, atol=1e-5, rtol=1e-5)
     with torch.no_grad():  # torch's encoder layers have another path without gradients
         torch.testing.assert_close(host(), before, atol=1e-5, rtol=1e-5)
+
+
+def test_every_family_has_a_host():
+    families = {layer.family for name in ONE_OF_EACH_FAMILY for layer in preview(make_host(name).model).layers}
+    assert families == {adapter.family for adapter in ADAPTERS}
+
+
+def test_a_build_that_fails_last_changes_nothing(host, adapters):
+    out = host()  # fills the caches that hosts have
+    before, weights = belongings(host.model), copy.deepcopy(host.model.state_dict())
+    knows_grid = preview(host.model, GRID).names("replace")
+    names = preview(host.model).names("replace")
+    assert len(names) > 1
+    adapters[:] = [failing_at(names[-1], adapter) for adapter in adapters]
+    with pytest.raises(RuntimeError, match="this one cannot be built"):
+        convert(host.model, GRID if knows_grid else None, blend=0.5)
+    after = belongings(host.model)
+    assert after.keys() == before.keys()
+    assert [place for place, value in before.items() if after[place] is not value] == []
+    assert all(torch.equal(value, weights[name]) for name, value in host.model.state_dict().items())
+    assert torch.equal(host(), out)
 
 
 def test_between_softmax_and_castling(host):

@@ -28,8 +28,8 @@ def draw_speedups(rows: Sequence[Row], stem: Path) -> list[Path]:
     """Draw the speed-up over fused softmax attention: over image sizes, and over DeiT's patch sizes at 224 px.
 
     Args:
-        rows: of `measure_row`, as numbers or as text.
-        stem: path of the figures less their ending; `-resolution.png` and `-patches.png` are added.
+        rows: rows of `measure_row`, as numbers or as text.
+        stem: path of the figures without their ending; `-resolution.png` and `-patches.png` are added.
 
     Returns:
         The figures for which there are rows with times.

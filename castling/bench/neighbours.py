@@ -18,7 +18,7 @@ def knn_accuracy(known: Tensor, known_labels: Tensor, asked: Tensor, asked_label
         known_labels: their classes, `(N,)`.
         asked: features `(M, D)` of the pictures to tell.
         asked_labels: their classes, `(M,)`.
-        k: neighbours.
+        k: number of neighbours.
 
     Raises:
         ValueError: if there are fewer than k known examples, or none to ask.

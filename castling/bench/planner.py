@@ -30,8 +30,8 @@ class LayerTimes:
     """Both attentions of one layer.
 
     Args:
-        name: of the attention in the network.
-        shape: of what it gets, `(B, N, C)` or `(B, H, W, C)`.
+        name: name of the attention in the network.
+        shape: shape of its input, `(B, N, C)` or `(B, H, W, C)`.
         softmax_ms: median time of the original.
         castled_ms: median time of castling attention in its place.
     """
@@ -54,7 +54,7 @@ class SpeedPlan:
     Args:
         layers: times of every attention that can be converted, in the order of the network.
         original_ms: median time of the network as it is.
-        predicted_ms: what the hybrid should take, by the times of its layers.
+        predicted_ms: time that the hybrid should take, by those of its layers.
         hybrid_ms: median time of the hybrid, taking turns with the original.
         chosen: names of the attentions to castle: `convert(model, only=plan.chosen)`. Empty where the hybrid lost.
         network: the hybrid as it infers, castled and folded, or the original where that lost. Castled attentions have
@@ -96,11 +96,11 @@ def plan_speed(
         model: a network of a family that `convert` knows; left as it is.
         example: an image batch `(B, C, H, W)` of the size to plan for.
         engine: a name in `ENGINES`.
-        threads: by default as many as torch has.
-        config: castling attention; the authors' block where None.
+        threads: number of threads; torch's by default.
+        config: kernel, branch and convolution; the authors' block where None.
         only: attentions to think of, as for `convert`; all where None.
         repeats: rounds in which candidates take turns.
-        on_step: called with the number of measurements done and their total.
+        on_step: listener, called with the number of measurements done and their total.
 
     Raises:
         ValueError: as `convert` does, for a network without attentions that it knows; for an unknown engine.

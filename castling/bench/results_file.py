@@ -22,9 +22,9 @@ def result_path(folder: Path, what: str, environment: Mapping[str, str] | None =
     """`<what>-<hardware>-<torch>-<date>.csv` in this folder.
 
     Args:
-        folder: need not exist.
-        what: was measured.
-        environment: by default, this machine today.
+        folder: the folder, which need not exist.
+        what: name of what was measured.
+        environment: hardware and versions; this machine today by default.
 
     Example:
         >>> environment = {"processor": "Some (R) CPU x2", "torch": "2.7", "date": "2030-01-02"}
@@ -39,9 +39,9 @@ def open_results(folder: Path, what: str, resume: bool = False) -> Path:
     """The file for new rows.
 
     Args:
-        folder: made where needed.
-        what: is measured.
-        resume: go on with the newest file of this hardware and torch, of whatever day.
+        folder: the folder, made where needed.
+        what: name of what is measured.
+        resume: whether to go on with the newest file of this hardware and torch, of whatever day.
 
     Raises:
         ValueError: if the file of today is there and `resume` is not set: nothing is overwritten.
@@ -62,9 +62,9 @@ def append_row(path: Path, row: Mapping[str, Any], command: str | None = None) -
     """Write a row with its environment at the end of a CSV file, below a header where the file is new.
 
     Args:
-        path: of the file.
+        path: path of the file.
         row: values by column; None is an empty cell, floats are kept to six digits.
-        command: by default that of this process.
+        command: the command that measured it; that of this process by default.
 
     Returns:
         The row as it was written.
@@ -104,8 +104,8 @@ def write_json(path: Path, rows: Sequence[Mapping[str, str]], **more: Any) -> Pa
     """Write rows beside their CSV file as JSON, with numbers as numbers.
 
     Args:
-        path: of the CSV file.
-        rows: as `read_rows` gives them.
+        path: path of the CSV file.
+        rows: rows as `read_rows` gives them.
         **more: other plain data.
 
     Returns:

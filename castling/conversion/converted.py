@@ -30,7 +30,7 @@ class ConvertedAttention(HeadMixer):
 
     Args:
         host: the attention that it stands in for.
-        num_heads: heads.
+        num_heads: number of heads.
         config: kernel, branch and convolution.
         num_prefix_tokens: class, distillation and register tokens in front, which a 2-D convolution leaves alone.
         attn_drop: dropout on attention maps.
@@ -39,9 +39,9 @@ class ConvertedAttention(HeadMixer):
         blend: weight of castling attention, from 0 to 1; set by `set_blend`. Of no effect once castled.
         castled: whether castling attention stands alone, whatever the blend; set by `castle` and `castled`.
         head_scale: factors `(H,)` on castling attention, set by `calibrate`; None before, and then in no state dict.
-        observer: where set, it is called with the outputs of softmax and of castling attention, both
+        observer: listener, where set: it is called with the outputs of softmax and of castling attention, both
             `(B, Nq, H, Dv)`, and the softmax's output is passed on: to calibrate, or to train one to match the other.
-        grid_note: where the grid of the tokens is left, for hosts that do not pass it.
+        grid_note: the place where the grid of the tokens is left, for hosts that do not pass it.
 
     Raises:
         ValueError: if a name of the host's is taken.
@@ -90,8 +90,8 @@ class ConvertedAttention(HeadMixer):
             k: keys `(B, N, H, D)`.
             v: values `(B, N, H, Dv)`.
             grid: rows and columns of the values, the unpooled ones where given; by default what the grid note says.
-            bias: makes the bias of the softmax logits, `(H, Nq, N)`; called only where there is a softmax.
-            subsample: where queries are fewer than values, picks the queries' places from `(B, N, H, Dv)`.
+            bias: maker of the bias of the softmax logits, `(H, Nq, N)`; called only where there is a softmax.
+            subsample: choice of the queries' places from `(B, N, H, Dv)`, where queries are fewer than values.
             unpooled_v: values before they were pooled to v.
 
         Returns:
@@ -197,7 +197,7 @@ def set_blend(model: nn.Module, blend: float) -> None:
 
     Args:
         model: a converted model.
-        blend: 0 for the host's softmax alone, 1 for castling attention alone.
+        blend: the weight: 0 for the host's softmax alone, 1 for castling attention alone.
 
     Raises:
         ValueError: for a weight outside [0, 1] or a model without converted attention; nothing is changed then.

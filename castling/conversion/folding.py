@@ -28,8 +28,8 @@ def optimize(model: Model, inplace: bool = False) -> Model:
     again where they are used.
 
     Args:
-        model: castled, or any network without auxiliary branches: a baseline only loses its dropout and batch norms.
-        inplace: change the model itself instead of a copy.
+        model: a castled model, or any without auxiliary branches: a baseline only loses its dropout and batch norms.
+        inplace: whether the model itself changes instead of a copy.
 
     Returns:
         The folded model; its outputs equal the castled model's to 1e-5.

@@ -7,7 +7,6 @@ like one are listed too, so that nobody believes them converted.
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,11 +26,11 @@ class LayerPreview:
     """One attention of the model.
 
     Args:
-        name: in the model.
+        name: its name in the model.
         kind: its class.
         family: the adapter that knows it, or None.
         action: `replace`; `keep` what no adapter knows or nobody asked for; `refuse` what cannot be converted.
-        notes: why, or what to know.
+        notes: reasons, or what to know.
     """
 
     name: str
@@ -61,17 +60,19 @@ class ConversionPreview:
         Raises:
             ValueError: names what is refused, or lists the families that are supported.
         """
-        refused = [layer for layer in self.layers if layer.action == "refuse"]
+        refused: dict[str, list[str]] = {}
+        for layer in self.layers:
+            if layer.action == "refuse":
+                refused.setdefault("; ".join(layer.notes), []).append(layer.name or "the model")
         if refused:
-            reasons = Counter("; ".join(layer.notes) for layer in refused)
-            example = {"; ".join(layer.notes): layer.name or "the model" for layer in reversed(refused)}
-            lines = [f"{example[why]}{f' and {n - 1} more' if n > 1 else ''}: {why}" for why, n in reasons.items()]
+            lines = [f"{_and_more(names)}: {reason}" for reason, names in refused.items()]
             raise ValueError("cannot convert " + " | ".join(lines) + ". Nothing was changed")
         if not self.names("replace"):
             families = "; ".join(adapter.family for adapter in ADAPTERS)
             seen = ", ".join(sorted({layer.kind for layer in self.layers}))
+            only = f", only {seen}" if seen else ""
             raise ValueError(
-                f"found no attention to convert{f', only {seen}' if seen else ''}. Supported: {families}. "
+                f"found no attention to convert{only}. Supported: {families}. "
                 "Others need an adapter: castling.conversion.adapters.register_adapter"
             )
 
@@ -129,6 +130,11 @@ def _preview(site: Site, adapter: Adapter | None, config: AttentionConfig, patte
     if reason is not None:
         return LayerPreview(site.name, kind, family, "refuse", (reason,))
     return LayerPreview(site.name, kind, family, "replace", tuple(adapter.notes(site, config)))
+
+
+def _and_more(names: list[str]) -> str:
+    """The first of the names, and how many others there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _sites(model: nn.Module) -> Iterator[tuple[Site, Adapter | None]]:

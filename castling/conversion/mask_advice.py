@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from castling.attention import branches, can_empty
+from castling.conversion.converted import first_names
 from castling.measure.eval_mode import eval_mode
 from castling.measure.occupancy import record_occupancy
 
@@ -28,9 +29,9 @@ def mask_advice(model: nn.Module, example: Tensor, last_threshold: float | None 
     """Where the mask cannot become empty.
 
     Args:
-        model: with its branches.
+        model: a model with its branches.
         example: a picture `(1, C, H, W)` of the size that it will see.
-        last_threshold: where a schedule ends; None for the threshold that the branches have.
+        last_threshold: the end of a schedule; None for the threshold that the branches have.
 
     Returns:
         One sentence per number of keys and threshold; none if castling can become free.
@@ -38,9 +39,9 @@ def mask_advice(model: nn.Module, example: Tensor, last_threshold: float | None 
     Example:
         >>> from castling import CastlingAttention
         >>> print(mask_advice(CastlingAttention(64, 4), torch.zeros(1, 49, 64))[0])
-        1 attention sees 49 keys (self): a threshold of 0.02 can never empty its mask, as the largest weight of a row \
-is at least 1/49. Nearest settings that can: a threshold of 0.0205, a relative threshold of 1 or more, or a schedule \
-that ends at 1
+        1 attention sees 49 keys (self): a threshold of 0.02 can never empty a mask over so few, as the largest weight \
+of a row is at least 1/49. Nearest settings that can: a threshold of 0.0205, a relative threshold of 1 or more, or a \
+schedule that ends at 1
     """
     groups: dict[tuple[int, float, bool], list[str]] = {}
     found = branches(model)
@@ -53,11 +54,16 @@ that ends at 1
 
 
 def _sentence(num_keys: int, threshold: float, relative: bool, names: list[str]) -> str:
-    nearest = f"a threshold of {math.ceil(1e4 / num_keys) / 1e4:g}, " if not relative else ""
-    many = len(names) > 1
+    kind = "relative threshold" if relative else "threshold"
+    settings = ["a relative threshold of 1 or more", "or a schedule that ends at 1"]
+    if not relative:
+        settings.insert(0, f"a threshold of {math.ceil(1e4 / num_keys) / 1e4:g}")
     return (
-        f"{len(names)} attention{'s see' if many else ' sees'} {num_keys} keys ({names[0]}{', ...' if many else ''}): "
-        f"a {'relative ' if relative else ''}threshold of {threshold:g} can never empty {'their' if many else 'its'} "
-        f"mask, as the largest weight of a row is at least 1/{num_keys}. "
-        f"Nearest settings that can: {nearest}a relative threshold of 1 or more, or a schedule that ends at 1"
+        f"{_count(names)} {num_keys} keys ({first_names(names, 1)}): a {kind} of {threshold:g} can never empty a mask "
+        f"over so few, as the largest weight of a row is at least 1/{num_keys}. Nearest settings that can: "
+        + ", ".join(settings)
     )
+
+
+def _count(names: list[str]) -> str:
+    return "1 attention sees" if len(names) == 1 else f"{len(names)} attentions see"

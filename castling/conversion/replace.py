@@ -39,7 +39,7 @@ def convert(
         config: kernel, branch and convolution; the authors' block where None.
         only: names of attentions, or patterns such as `blocks.[6-9].*`; all where None.
         blend: weight of castling attention at the start.
-        inplace: change the model itself, or a copy, whose parameters are copies too.
+        inplace: whether the model itself changes, or a copy, whose parameters are copies too.
 
     Returns:
         The converted model. It is the same object, unless it was nothing but an attention.

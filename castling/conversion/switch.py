@@ -25,7 +25,7 @@ def castle(model: Model, inplace: bool = False) -> Model:
 
     Args:
         model: a model with castling attention in it.
-        inplace: change the model itself instead of a copy.
+        inplace: whether the model itself changes instead of a copy.
 
     Returns:
         The castled model, with the same `state_dict` keys. A model without branches is returned as it is (a copy).

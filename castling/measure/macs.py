@@ -53,8 +53,8 @@ class MacCount:
     """MACs of one call.
 
     Args:
-        total: of the whole call.
-        by_module: of every submodule, its children included, by its name in `named_modules`.
+        total: MACs of the whole call.
+        by_module: MACs of every submodule, its children included, by its name in `named_modules`.
     """
 
     total: int
@@ -67,9 +67,9 @@ def count_macs(model: Callable[..., object], *inputs: Tensor, norms: bool = Fals
     Args:
         model: a module, which is left as it was, or any function of tensors.
         *inputs: its arguments; tensors on the `meta` device, with a module there, count without computing.
-        norms: count batch norms with 2 and layer norms with 5 per element as well, as some of the paper's tables do.
+        norms: whether batch norms count with 2 and layer norms with 5 per element, as in some of the paper's tables.
             They join the total only.
-        softmax: count softmax with 1 per entry as well, as LeViT's own counter does.
+        softmax: whether softmax counts with 1 per entry, as in LeViT's own counter.
 
     Example:
         >>> count_macs(nn.Linear(8, 16), torch.randn(10, 8)).total

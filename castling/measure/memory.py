@@ -34,8 +34,8 @@ class PeakMemory:
     """Memory of a process in MiB.
 
     Args:
-        start: before the candidate was built: Python and torch.
-        before: after it was built, before the pass.
+        start: memory before the candidate was built: Python and torch.
+        before: memory after it was built, before the pass.
         peak: the most during the pass.
     """
 
@@ -60,9 +60,9 @@ def peak_memory(target: str, arguments: Mapping[str, Any] | None = None, threads
     On a machine with a GPU that the candidate uses, the numbers are those of `torch.cuda.max_memory_allocated`.
 
     Args:
-        target: `module:function`. The function builds the candidate and returns its pass, a function without arguments.
+        target: a function as `module:function`. It builds the candidate and returns its pass, which takes no arguments.
         arguments: keywords for it; plain data, as they travel as JSON.
-        threads: of torch; as many as here by default.
+        threads: threads of torch; as many as here by default.
 
     Raises:
         ValueError: if `target` is not of this form.
@@ -200,8 +200,8 @@ def forecast_memory(build: Callable[[], nn.Module], shape: Sequence[int]) -> flo
     Buffers that an operator uses inside itself are not seen, so the truth is somewhat higher.
 
     Args:
-        build: makes the model; its weights are never made.
-        shape: of the input.
+        build: maker of the model; its weights are never made.
+        shape: shape of the input.
 
     Example:
         >>> round(forecast_memory(lambda: nn.Linear(256, 512, bias=False), (1024, 256)), 3)  # 0.5 + 1 + 2

@@ -42,7 +42,7 @@ def quadratic_tensors(run: Callable[[], object], num_tokens: int) -> list[str]:
 
     Args:
         run: any forward or backward pass.
-        num_tokens: N.
+        num_tokens: the number of tokens, N.
 
     Returns:
         One line per operator with the shape of its result; empty if the pass is linear.

@@ -42,11 +42,11 @@ def cost_over_resolution(
     """MACs and time of every model over the size of the image: batch 1, evaluation mode, models taking turns.
 
     Args:
-        models: by name; they are left as they were. The images are put on the device of each.
+        models: models by name, left as they were. The images are put on the device of each.
         sizes: sides of the square images in pixels, in any order.
-        channels: of the images.
+        channels: channels of the images.
         repeats: rounds in which the models take turns at each size.
-        on_size: called with a size when it is done.
+        on_size: listener, called with a size when it is done.
 
     Returns:
         One row for each size, the smallest first.

@@ -22,7 +22,7 @@ class Site:
     """An attention and where it stands.
 
     Args:
-        name: in the model.
+        name: its name in the model.
         module: the host.
         ancestors: the modules that it stands in, the nearest first and the model last.
     """
@@ -59,9 +59,9 @@ class Adapter:
         family: its name, for people.
         hosts: classes of its attentions, or their names as `module:Class`. A subclass is one too, unless it has a
             `forward` of its own.
-        build: makes the module that stands in for a host, and leaves the host as it is.
-        refuses: why a host cannot be converted, by the name of the feature, or None.
-        notes: what to know about converting it.
+        build: maker of the module that stands in for a host, which leaves the host as it is.
+        refuses: the reason why a host cannot be converted, with the name of the feature, or None.
+        notes: facts to know about converting it.
         grid_source: the module that sees the image before the attention does, for the 2-D convolution; None from it if
             there is none. Without it, the stand-in must know its grid by itself.
     """

@@ -1,7 +1,7 @@
-"""One attention without a network: fused softmax beside every linear kernel, and where they cross.
+"""One attention without a network: fused softmax beside every other kernel, and where they cross.
 
 A linear kernel always loses somewhere, as few tokens make a small map. The crossover is the number of tokens from which
-it is faster and stays so.
+it is faster and stays so. Quadratic kernels, which hold several N x N maps, are measured up to 4,096 tokens.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from castling.attention import KERNELS, attend
+from castling.bench.results_file import time_cells
 from castling.config import check_choice
 from castling.measure import count_macs, time_interleaved
 
 TOKENS = (49, 64, 100, 144, 196, 256, 400, 576, 784, 1024, 2048, 4096, 8192, 16_384)
-LINEAR_KERNELS = tuple(name for name, kernel in KERNELS.items() if kernel.linear)
+COMPARED_KERNELS = tuple(name for name in KERNELS if name != "softmax")
+MOST_QUADRATIC_TOKENS = 4096
 
 Row = dict[str, Any]
 
@@ -25,7 +27,7 @@ Row = dict[str, Any]
 @torch.inference_mode()
 def measure_kernels(
     num_tokens: int,
-    kernels: Sequence[str] = LINEAR_KERNELS,
+    kernels: Sequence[str] = COMPARED_KERNELS,
     heads: int = 3,
     head_dim: int = 64,
     threads: int | None = None,
@@ -34,15 +36,15 @@ def measure_kernels(
     """MACs and times of softmax and of every kernel, taking turns: batch 1, float32, eager, on the CPU.
 
     Args:
-        num_tokens: N.
-        kernels: names in `castling.attention.KERNELS`.
+        num_tokens: the number of tokens, N.
+        kernels: names in `castling.attention.KERNELS`; quadratic ones are left out above 4,096 tokens.
         heads: number of heads.
         head_dim: channels of a head.
-        threads: of torch, for this call; as they are by default.
-        repeats: rounds in which the candidates take turns.
+        threads: threads of torch for this call; as they are by default.
+        repeats: number of rounds in which the candidates take turns.
 
     Returns:
-        One row for each kernel.
+        One row for each kernel that is measured.
 
     Raises:
         ValueError: for an unknown kernel, or a number below 1.
@@ -61,6 +63,9 @@ def measure_kernels(
             f"tokens, heads, head dimension and threads must be at least 1; got {num_tokens}, {heads}, {head_dim} "
             f"and {threads}"
         )
+    kernels = [name for name in kernels if KERNELS[name].linear or num_tokens <= MOST_QUADRATIC_TOKENS]
+    if not kernels:
+        return []
     q, k, v = torch.randn(1, num_tokens, 3, heads, head_dim).unbind(2)
     calls = {name: partial(attend, q, k, v, name) for name in ("softmax", *kernels)}
     macs = {name: count_macs(call).total for name, call in calls.items()}
@@ -77,10 +82,8 @@ def measure_kernels(
             "head_dim": head_dim,
             "threads": threads,
             "kernel": name,
-            "softmax_ms": 1e3 * softmax.median,
-            "softmax_spread": softmax.spread,
-            "kernel_ms": 1e3 * timings[name].median,
-            "kernel_spread": timings[name].spread,
+            **time_cells("softmax", softmax),
+            **time_cells("kernel", timings[name]),
             "faster": softmax.median / timings[name].median,
             "softmax_macs": macs["softmax"],
             "kernel_macs": macs[name],
@@ -94,8 +97,8 @@ def crossover(tokens: Sequence[int], faster: Sequence[float]) -> int | None:
     """The smallest number of tokens from which a kernel is faster than softmax at every larger one as well.
 
     Args:
-        tokens: in any order.
-        faster: time of softmax over that of the kernel, at each.
+        tokens: numbers of tokens, in any order.
+        faster: time of softmax over that of the kernel, at each of them.
 
     Returns:
         None where the kernel is not faster at the largest.

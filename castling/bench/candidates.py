@@ -75,7 +75,7 @@ def patch_of(model: str) -> int:
     return 4 if model in mvitv2.DEPTHS else 16
 
 
-def build_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
+def build_candidate(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
     """A candidate as it infers.
 
     Args:
@@ -111,7 +111,7 @@ def timm_model(name: str, size: int | tuple[int, int]) -> nn.Module:
 
 def build_pass(model: str, size: int, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
     """A forward pass of one image in eager mode; what the process of `peak_memory` calls."""
-    network = build_model(Setting(model, size, patch), kind, against)
+    network = build_candidate(Setting(model, size, patch), kind, against)
     image = torch.randn(1, 3, size, size)
 
     @torch.inference_mode()
@@ -126,7 +126,7 @@ def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None 
     image = torch.randn(1, 3, setting.size, setting.size)
     if kind == "against" and is_onnx(against):
         return onnx_pass(Path(str(against)), image, threads)
-    network = build_model(setting, kind, against)
+    network = build_candidate(setting, kind, against)
     return partial(on_engine(network, image, setting.engine, threads), image)
 
 
@@ -174,6 +174,6 @@ def passes_of(against: str | None) -> list[Kind]:
     return [kind for kind in KINDS if kind != "against" or against is not None]
 
 
-def describe(setting: Setting, kind: Kind, against: str | None) -> dict[str, Any]:
+def pass_arguments(setting: Setting, kind: Kind, against: str | None) -> dict[str, Any]:
     """The arguments with which another process builds the same pass."""
     return {"model": setting.model, "size": setting.size, "patch": setting.patch, "kind": kind, "against": against}

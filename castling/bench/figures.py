@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from castling.bench.candidates import patch_of
 from castling.bench.models import PATCH_STUDY_SIZE
-from castling.bench.results_file import number
+from castling.bench.results_file import number_in
 from castling.models import deit
 from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure, save_figure
 
@@ -34,7 +34,7 @@ def draw_speedups(rows: Sequence[Row], stem: Path) -> list[Path]:
     Returns:
         The figures for which there are rows with times.
     """
-    measured = [row for row in rows if number(row, "speedup_over_softmax")]
+    measured = [row for row in rows if number_in(row, "speedup_over_softmax")]
     over_size = [row for row in measured if int(row["patch"]) == patch_of(str(row["model"]))]
     over_patch = [row for row in measured if row["model"] in deit.SIZES and int(row["size"]) == PATCH_STUDY_SIZE]
     written = []
@@ -60,7 +60,7 @@ def _draw(rows: Sequence[Row], over: str, label: str, path: Path) -> Path:
         for index, model in enumerate(models):
             look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index // len(COLOURS) % len(MARKERS)]}
             _plot(axes, [row for row in chosen if row["model"] == model], over, short_name(model), look)
-        axes.set_title(f"{engine[0]}, {engine[1]} thread{'s' * (engine[1] != '1')}", fontsize=10)
+        axes.set_title(_title(*engine), fontsize=10)
         axes.set_xlabel(label, fontsize=10)
     for axes in panels.flat[: len(engines)]:  # once all is drawn: they share their limits
         _tidy(axes, sorted({int(row[over]) for row in rows}), invert=over == "patch")
@@ -81,12 +81,16 @@ def _draw(rows: Sequence[Row], over: str, label: str, path: Path) -> Path:
     return save_figure(figure, path)
 
 
+def _title(engine: str, threads: str) -> str:
+    return f"{engine}, 1 thread" if threads == "1" else f"{engine}, {threads} threads"
+
+
 def _plot(axes: Axes, rows: Sequence[Row], over: str, label: str, look: dict[str, Any]) -> None:
     rows = sorted(rows, key=lambda row: int(row[over]))
     places = [int(row[over]) for row in rows]
     if rows:
-        speedups = [number(row, "speedup_over_softmax") or float("nan") for row in rows]
-        bounds = [number(row, "mac_bound") or float("nan") for row in rows]
+        speedups = [number_in(row, "speedup_over_softmax") or float("nan") for row in rows]
+        bounds = [number_in(row, "mac_bound") or float("nan") for row in rows]
         axes.plot(places, speedups, linewidth=1.6, markersize=4, label=label, **look)
         # The mark shows the bound where there is one size only, and so no line.
         axes.plot(places, bounds, "--", linewidth=1, color=look["color"], alpha=0.7, marker="_", markersize=9)

@@ -1,7 +1,7 @@
 """Whole networks, castled and softmax, in the same run: time, memory and MACs over image and patch size.
 
-The paper's tables of throughput, memory and patch sizes, on the machine at hand. A row never ends the benchmark: what
-cannot be measured is an empty cell, a note in the row and a warning.
+The paper's tables of throughput, memory and patch sizes, on the machine at hand; ratios are those of medians. A row
+never ends the benchmark: what cannot be measured is an empty cell, a note in the row and a warning.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from castling.bench.candidates import (
     Kind,
     Setting,
     build_timed,
-    describe,
     is_onnx,
+    pass_arguments,
     passes_of,
     patch_of,
     raw_model,
 )
-from castling.bench.results_file import number
+from castling.bench.results_file import number_in, time_cells
 from castling.export.engines import EngineName
 from castling.measure import Timing, count_macs, time_interleaved
 from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
@@ -47,6 +47,7 @@ PATCH_STUDY_SIZE = 224
 MANY_MAPS = 64  # N x N, float32: more than any of our networks holds at once, biases included
 WEIGHTS = 1024  # MiB, as much
 TOTAL_SECONDS = 8.0  # small networks take turns more often: their times are short, and the machine's noise is not
+MIN_ROUNDS = 5  # fewer have no quartiles worth the name
 KEY = ("model", "size", "patch", "engine", "threads", "against")
 
 Row = dict[str, Any]
@@ -58,7 +59,7 @@ def make_settings(
     """The rows of a benchmark: every model at every size, and DeiT with every patch size at 224 px.
 
     Args:
-        models: names, parts of names or wildcards.
+        models: names of models, parts of names or wildcards.
         sizes: sides of the images.
         patches: patch sizes of DeiT.
         engines: names of engines.
@@ -83,7 +84,7 @@ def make_settings(
 
 def measure_row(
     setting: Setting,
-    repeats: int = 5,
+    repeats: int = MIN_ROUNDS,
     threads: int | None = None,
     memory: bool = True,
     against: str | None = None,
@@ -93,9 +94,9 @@ def measure_row(
 
     Args:
         setting: the row.
-        repeats: rounds in which the candidates take turns, at least.
-        threads: of the engine; torch's by default.
-        memory: measure the peak memory as well, in eager rows.
+        repeats: number of rounds in which the candidates take turns, at least.
+        threads: threads of the engine; torch's by default.
+        memory: whether the peak memory is measured as well, in eager rows.
         against: another candidate: an ONNX file or a model of timm's.
         without: candidates to leave out.
 
@@ -120,10 +121,7 @@ def measure_row(
         "against": against,
     }
     for kind in KINDS:
-        timing = timings.get(kind)
-        row[f"{kind}_ms"] = 1e3 * timing.best if timing else None
-        row[f"{kind}_median_ms"] = 1e3 * timing.median if timing else None
-        row[f"{kind}_spread"] = timing.spread if timing else None
+        row |= time_cells(kind, timings.get(kind))
     for kind in KINDS[1:]:
         row[f"speedup_over_{kind}"] = _ratio(row[f"{kind}_ms"], row["castled_ms"])
     for kind in KINDS:
@@ -174,8 +172,8 @@ def paper_ratios(row: Row) -> dict[str, float | None]:
         {'speedup': 1.2, 'saving': 1.222444889779559}
     """
     return {
-        "speedup": _ratio(number(row, "paper_castled_images_per_s"), number(row, "paper_softmax_images_per_s")),
-        "saving": _ratio(number(row, "paper_softmax_mb"), number(row, "paper_castled_mb")),
+        "speedup": _ratio(number_in(row, "paper_castled_images_per_s"), number_in(row, "paper_softmax_images_per_s")),
+        "saving": _ratio(number_in(row, "paper_softmax_mb"), number_in(row, "paper_castled_mb")),
     }
 
 
@@ -226,7 +224,7 @@ def _memory(
     """MiB of the pass alone, and of weights, constants and pass together."""
     target = "castling.bench.candidates:build_pass"
     try:
-        found = peak_memory(target, describe(setting, kind, against), threads)
+        found = peak_memory(target, pass_arguments(setting, kind, against), threads)
     except (MemoryError, RuntimeError) as error:
         _note(notes, setting, kind, f"has no memory: {_first_line(error)}")
         return None, None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from castling.measure.environment import describe_environment
+from castling.measure.latency import Timing
 
 
 def result_path(folder: Path, what: str, environment: Mapping[str, str] | None = None) -> Path:
@@ -56,6 +57,24 @@ def open_results(folder: Path, what: str, resume: bool = False) -> Path:
         raise ValueError(f"{path} is there already; go on with it with --resume, or choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def time_cells(name: str, timing: Timing | None) -> dict[str, float | None]:
+    """The times of a candidate in milliseconds, by column: `<name>_ms` is the median, quartiles are named.
+
+    Args:
+        name: name of the candidate.
+        timing: its times; None where it was not measured, for empty cells.
+
+    Example:
+        >>> time_cells("castled", Timing(median=0.002, lower=0.001, upper=0.004))
+        {'castled_ms': 2.0, 'castled_lower_quartile_ms': 1.0, 'castled_upper_quartile_ms': 4.0}
+    """
+    columns = (f"{name}_ms", f"{name}_lower_quartile_ms", f"{name}_upper_quartile_ms")
+    if timing is None:
+        return dict.fromkeys(columns)
+    seconds = (timing.median, timing.lower, timing.upper)
+    return {column: 1e3 * value for column, value in zip(columns, seconds, strict=True)}
 
 
 def append_row(path: Path, row: Mapping[str, Any], command: str | None = None) -> dict[str, str]:
@@ -120,7 +139,7 @@ def write_json(path: Path, rows: Sequence[Mapping[str, str]], **more: Any) -> Pa
     return path
 
 
-def number(row: Mapping[str, Any], column: str) -> float | None:
+def number_in(row: Mapping[str, Any], column: str) -> float | None:
     """A number of a row, None for an empty cell."""
     value = _value(row.get(column))
     return float(value) if isinstance(value, (int, float)) else None

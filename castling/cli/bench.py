@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.attention import KERNELS
-from castling.bench.attention import LINEAR_KERNELS, TOKENS, crossovers, measure_kernels
-from castling.bench.candidates import check_against
+from castling.bench.attention import COMPARED_KERNELS, MOST_QUADRATIC_TOKENS, TOKENS, crossovers, measure_kernels
+from castling.bench.candidates import check_against, passes_of
 from castling.bench.figures import draw_speedups, short_name
 from castling.bench.models import (
+    MIN_ROUNDS,
     MODELS,
     PATCHES,
     SIZES,
@@ -26,7 +26,7 @@ from castling.bench.models import (
     paper_ratios,
     row_key,
 )
-from castling.bench.results_file import append_row, number, open_results, read_rows, write_json
+from castling.bench.results_file import append_row, number_in, open_results, read_rows, write_json
 from castling.cli import HelpFormatter
 from castling.export.engines import ENGINES
 from castling.extras import import_extra
@@ -40,7 +40,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     attention = subjects.add_parser(
         "attention",
         help="one attention, without a network around it",
-        description="Compare fused softmax attention with linear kernels, for one image of N tokens, and say from "
+        description="Compare fused softmax attention with the other kernels, for one image of N tokens, and say from "
         "how many tokens on each is faster.",
         epilog="Example: castling bench attention --tokens 196 1024 --kernels relu_e",
         formatter_class=HelpFormatter,
@@ -49,10 +49,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--tokens", type=int, nargs="+", default=list(TOKENS), metavar="N", help="numbers of tokens")
     add("--heads", type=int, default=3, metavar="N", help="number of heads")
     add("--head-dims", type=int, nargs="+", default=[64], metavar="N", help="channels of a head")
-    kernels = [name for name in KERNELS if name != "softmax"]
-    add("--kernels", nargs="+", choices=kernels, default=list(LINEAR_KERNELS), help="kernels to compare with")
+    kernels = f"kernels to compare with; quadratic ones up to {MOST_QUADRATIC_TOKENS:,} tokens"
+    add("--kernels", nargs="+", choices=COMPARED_KERNELS, default=list(COMPARED_KERNELS), help=kernels)
     add("--threads", type=int, nargs="+", metavar="N", help="threads, one table for each; torch's by default")
-    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the kernels take turns")
+    add("--repeats", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of turns, {MIN_ROUNDS} or more")
     add("--out", type=Path, metavar="DIR", help="folder for the results as CSV and JSON")
     attention.set_defaults(run=run_attention)
 
@@ -68,7 +68,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--sizes", type=int, nargs="*", default=list(SIZES), metavar="PX", help="sides of the images")
     add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
     add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")
-    add("--repeats", type=int, default=5, metavar="N", help="rounds in which the candidates take turns, at least")
+    add("--repeats", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of turns at least, {MIN_ROUNDS} or more")
     add("--threads", type=int, metavar="N", help="threads; torch's by default")
     add("--without", nargs="+", choices=("softmax", "host", "unfused"), default=[], help="candidates to leave out")
     add("--no-memory", action="store_true", help="do not measure memory, which takes a process for each number")
@@ -86,6 +86,7 @@ def run_attention(flags: argparse.Namespace) -> None:
             f"tokens, heads, head-dims and threads must be at least 1; got {flags.tokens}, {flags.heads}, "
             f"{flags.head_dims} and {threads}"
         )
+    _check_rounds(flags.repeats)
     path = open_results(flags.out, "crossover") if flags.out else None
     rows: list[dict[str, Any]] = []
     # The largest first: then every other size runs in memory that the process already holds.
@@ -120,24 +121,29 @@ def _attention_table(rows: Sequence[dict[str, Any]], kernels: Sequence[str], tit
         table.add_column(f"{kernel}\nms, faster", justify="right")
     for num_tokens in sorted({row["tokens"] for row in rows}):
         by_kernel = {row["kernel"]: row for row in rows if row["tokens"] == num_tokens}
-        first = by_kernel[kernels[0]]
+        first = next(by_kernel[kernel] for kernel in kernels if kernel in by_kernel)
         table.add_row(
             f"{num_tokens:,}",
             f"{first['softmax_macs'] / 1e6:,.0f} M",
             f"{first['kernel_macs'] / 1e6:,.0f} M",
             f"{first['fewer_macs']:.1f}x",
             f"{first['softmax_ms']:.2f}",
-            *(f"{by_kernel[kernel]['kernel_ms']:.2f}, {by_kernel[kernel]['faster']:.1f}x" for kernel in kernels),
+            *(_time_and_ratio(by_kernel.get(kernel)) for kernel in kernels),
         )
     return table
+
+
+def _time_and_ratio(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{row['kernel_ms']:.2f}, {row['faster']:.1f}x"
 
 
 def run_models(flags: argparse.Namespace) -> None:
     """Measure row by row, keep each as it is done, then print the tables and draw the figures."""
     settings = make_settings(flags.models, flags.sizes, flags.patches, flags.engines)
     check_against(flags.against)
-    if flags.repeats < 1 or (flags.threads or 1) < 1:
-        raise ValueError(f"repeats and threads must be at least 1; got {flags.repeats} and {flags.threads}")
+    _check_rounds(flags.repeats)
+    if flags.threads is not None and flags.threads < 1:
+        raise ValueError(f"threads must be at least 1; got {flags.threads}")
     import_extra("matplotlib", "report")  # rather now than after an hour
     keep_heap()
     path = open_results(flags.out, "models", flags.resume)
@@ -167,8 +173,8 @@ def run_models(flags: argparse.Namespace) -> None:
 
 def _models_table(rows: Sequence[dict[str, str]]) -> Table:
     """Times, ratios, memory and MACs; the candidate of one's own only where there is one."""
-    kinds = ["castled", "softmax", "host", "unfused", *["against"] * any(row["against"] for row in rows)]
-    table = Table(title="castled beside softmax attention: batch 1, float32")
+    kinds = passes_of(next((row["against"] for row in rows if row["against"]), None))
+    table = Table(title="castled beside softmax attention: median times, batch 1, float32")
     table.add_column("model", no_wrap=True)
     headings = ["px", "patch", "tokens", "engine", "threads", *(f"{kind}\nms" for kind in kinds)]
     headings += [f"over\n{kind}" for kind in kinds[1:]] + ["MAC\nbound", "reached"]
@@ -199,8 +205,8 @@ def _paper_table(rows: Sequence[dict[str, str]]) -> Table:
         if not row["paper_castled_images_per_s"]:
             continue
         paper = paper_ratios(row)
-        castled = number(row, "castled_peak_mib")
-        softmax = [number(row, f"{kind}_peak_mib") for kind in ("unfused", "host")]
+        castled = number_in(row, "castled_peak_mib")
+        softmax = [number_in(row, f"{kind}_peak_mib") for kind in ("unfused", "host")]
         table.add_row(
             short_name(row["model"]),
             *(row[column] for column in ("size", "patch", "engine")),
@@ -216,8 +222,13 @@ def _paper_table(rows: Sequence[dict[str, str]]) -> Table:
 
 
 def _text(row: dict[str, str], column: str, form: str, unit: str = "") -> str:
-    value = number(row, column)
+    value = number_in(row, column)
     return "" if value is None else f"{value:{form}}{unit}"
+
+
+def _check_rounds(repeats: int) -> None:
+    if repeats < MIN_ROUNDS:
+        raise ValueError(f"repeats must be at least {MIN_ROUNDS}, for medians with quartiles; got {repeats}")
 
 
 def _say_written(console: Console, paths: Sequence[Path]) -> None:

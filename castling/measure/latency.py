@@ -1,4 +1,4 @@
-"""Time of several candidates in one run: warmed up, interleaved, best and median of several repeats.
+"""Time of several candidates in one run: warmed up, interleaved, median and quartiles of several rounds.
 
 Absolute times on a shared machine are noise; candidates that take turns see the same noise, so their ratio holds.
 """
@@ -20,14 +20,14 @@ class Timing:
     """Seconds per call of one candidate.
 
     Args:
-        best: of all repeats.
-        median: of all repeats.
-        spread: distance of the quartiles over the median.
+        median: median of the rounds.
+        lower: lower quartile of the rounds.
+        upper: upper quartile of the rounds.
     """
 
-    best: float
     median: float
-    spread: float
+    lower: float
+    upper: float
 
 
 def time_interleaved(
@@ -42,17 +42,17 @@ def time_interleaved(
 
     Args:
         candidates: functions without arguments, by name.
-        repeats: rounds; in each, every candidate runs for at least `min_seconds`.
-        min_seconds: a candidate that is faster is called several times.
-        warmup: calls before the first round.
-        total_seconds: more rounds follow, up to 100, until so much time has passed.
+        repeats: number of rounds.
+        min_seconds: time for which every candidate runs in a round, at least: a fast one is called several times.
+        warmup: number of calls before the first round.
+        total_seconds: time until which more rounds follow, up to 100.
 
     Raises:
         ValueError: if `repeats` is below 1.
 
     Example:
         >>> timings = time_interleaved({"one": lambda: 1}, repeats=3, min_seconds=0.001)
-        >>> 0 < timings["one"].best <= timings["one"].median
+        >>> 0 < timings["one"].lower <= timings["one"].median
         True
     """
     if repeats < 1:
@@ -81,6 +81,7 @@ def _seconds_per_call(run: Callable[[], object], min_seconds: float) -> float:
 
 
 def _summary(seconds: list[float]) -> Timing:
-    median = statistics.median(seconds)
-    first, _, third = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (median, median, median)
-    return Timing(best=min(seconds), median=median, spread=(third - first) / median)
+    if len(seconds) == 1:
+        return Timing(seconds[0], seconds[0], seconds[0])
+    lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, lower, upper)

@@ -2,11 +2,11 @@ import logging
 
 import pytest
 import torch
-from torch import nn
 
 from castling.bench import models as bench_models
-from castling.bench.candidates import Setting, build_model, build_pass, check_against, onnx_pass, timm_model
+from castling.bench.candidates import Setting
 from castling.bench.models import make_settings, measure_row, paper_cells, paper_ratios
+from castling.measure import Timing
 from castling.measure.memory import PeakMemory, forecast_memory
 
 DEIT = "castling_deit_tiny_patch16_224"
@@ -35,36 +35,22 @@ def test_settings_are_sizes_for_all_and_patches_for_deit():
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("model", "size", "patch", "message"),
-    [
-        (DEIT, 100, 16, "nearest sizes are 96 x 96 and 112 x 112"),
-        (DEIT, 224, 0, "at least 1; got 224 and 0"),
-        ("deit_tiny_patch16_224", 224, 16, "unknown model 'deit_tiny_patch16_224'"),
-    ],
-)
-def test_bad_settings_are_named(model, size, patch, message):
-    with pytest.raises(ValueError, match=message):
-        Setting(model, size, patch)
-
-
-@pytest.mark.parametrize(("setting", "tokens"), [(LEVIT, 16), (Setting("castling_mvitv2_tiny", 70, 4), 324)])
-def test_tokens_are_those_that_the_first_attention_sees(setting, tokens):
-    seen = []
-    model = build_model(setting, "castled")
-    attention = next(module for name, module in model.named_modules() if name.endswith("attn"))
-    attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-    model(torch.randn(1, 3, setting.size, setting.size))
-    assert seen == [setting.num_tokens] == [tokens]
-
-
-@pytest.mark.parametrize("kind", ["castled", "softmax", "host", "unfused", "against"])
-def test_candidates_run_as_networks_for_inference(kind):
-    output = build_pass("castling_levit_128", 64, 16, kind, "resnet18")()
-    assert output.shape == (1, 1000)
-    assert output.is_inference()
-    norms = [module for module in build_model(LEVIT, kind, "resnet18").modules() if isinstance(module, nn.BatchNorm1d)]
-    assert norms == []
+def test_ratios_are_those_of_medians(monkeypatch):
+    rounds = {
+        "castled": (2.0, 1.0, 5.0),
+        "softmax": (6.0, 4.0, 7.0),
+        "host": (3.0, 0.5, 4.0),
+        "unfused": (8.0, 8.0, 8.0),
+    }
+    timings = {kind: Timing(*(value / 1e3 for value in values)) for kind, values in rounds.items()}
+    monkeypatch.setattr(bench_models, "time_interleaved", lambda passes, **kwargs: timings)
+    row = measure_row(Setting(DEIT, 32, 16), memory=False)
+    for kind, values in rounds.items():
+        columns = [row[f"{kind}_{column}"] for column in ("ms", "lower_quartile_ms", "upper_quartile_ms")]
+        assert columns == pytest.approx(values)
+    speedups = [row[f"speedup_over_{kind}"] for kind in ("softmax", "host", "unfused")]
+    assert speedups == pytest.approx([3.0, 1.5, 4.0])
+    assert row["bound_reached"] == pytest.approx(3.0 / row["mac_bound"])
 
 
 def test_a_row_has_times_ratios_and_the_bound():
@@ -162,43 +148,3 @@ def test_the_papers_numbers_stand_in_the_rows_that_they_belong_to():
     assert paper_cells(Setting("castling_mvitv2_base", 512, 4))["paper_castled_mb"] == "1483"
     for setting in (Setting(base, 224, 16), Setting(base, 448, 8), Setting(LEVIT.model, 512, 16)):
         assert set(paper_cells(setting).values()) == {None}
-
-
-def test_a_model_of_timms_is_made_for_the_size():
-    assert timm_model("vit_tiny_patch16_224", 64).patch_embed.img_size == (64, 64)
-    assert not timm_model("resnet18", 64).training
-
-
-def test_what_is_neither_a_file_nor_a_model_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no file .*none\.onnx"):
-        check_against(str(tmp_path / "none.onnx"))
-    with pytest.raises(ValueError, match="got 'resnet'; did you mean"):
-        check_against("resnet")
-    check_against("resnet18")
-    check_against(None)
-
-
-def test_an_onnx_file_runs_at_the_sizes_that_it_takes(tmp_path):
-    pytest.importorskip("onnxruntime")
-    path = write_onnx(tmp_path / "pool.onnx", [1, 3, "height", "width"])
-    (output,) = onnx_pass(path, torch.full((1, 3, 8, 12), 2.0), threads=1)()
-    assert output.tolist() == [[2.0, 2.0, 2.0]]
-    path = write_onnx(tmp_path / "fixed.onnx", [1, 3, 224, 224])
-    with pytest.raises(ValueError, match=r"fixed.onnx takes an image \[1, 3, 224, 224\], not \[1, 3, 8, 8\]"):
-        onnx_pass(path, torch.zeros(1, 3, 8, 8), threads=1)
-
-
-def write_onnx(path, shape):
-    """A network that averages an image."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
-    mean = helper.make_node("ReduceMean", ["image", "axes"], ["mean"], keepdims=0)
-    image, out = (
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("image", shape), ("mean", [1, 3]))
-    )
-    graph = helper.make_graph([mean], "pool", [image], [out], [axes])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, path)
-    return path

@@ -37,7 +37,7 @@ def clock(monkeypatch):
                 run()
             milliseconds = left.pop(0)
             assert set(milliseconds) == set(candidates)
-            return {name: Timing(value / 1e3, value / 1e3, 0.0) for name, value in milliseconds.items()}
+            return {name: Timing(median=value / 1e3, lower=0, upper=1) for name, value in milliseconds.items()}
 
         monkeypatch.setattr(planner, "time_interleaved", timed)
 

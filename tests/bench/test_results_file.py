@@ -1,10 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 
-from castling.bench.figures import draw_speedups
-from castling.bench.results_file import append_row, number, open_results, read_rows, write_json
+from castling.bench.results_file import append_row, number_in, open_results, read_rows, time_cells, write_json
+from castling.measure import Timing
 
 
 def test_rows_come_back_with_their_environment(tmp_path):
@@ -15,7 +14,11 @@ def test_rows_come_back_with_their_environment(tmp_path):
     assert [first[column] for column in ("name", "ms", "macs", "empty")] == ["a, b", "0.333333", "1182192384", ""]
     assert first["command"] == "castling bench"
     assert second["torch"]
-    assert [number(second, column) for column in ("ms", "macs", "empty", "name", "nothing")] == [2.0, 5.0, *[None] * 3]
+    assert [number_in(second, column) for column in ("ms", "macs", "empty", "name", "nothing")] == [
+        2.0,
+        5.0,
+        *[None] * 3,
+    ]
 
 
 def test_what_a_row_says_of_its_threads_is_kept(tmp_path):
@@ -67,21 +70,8 @@ def test_no_file_has_no_rows(tmp_path):
     assert read_rows(tmp_path / "none.csv") == []
 
 
-def row(model, size, patch, engine="eager", speedup="2.5"):
-    cells = {"model": model, "size": size, "patch": patch, "engine": engine, "threads": 2}
-    return {**cells, "speedup_over_softmax": speedup, "mac_bound": "3"}
-
-
-def test_figures_are_drawn_for_what_was_measured(tmp_path):
-    deit = "castling_deit_tiny_patch16_224"
-    rows = [row(deit, 224, 16), row(deit, 512, 16, "openvino"), row("castling_mvitv2_tiny", 224, 4)]
-    rows.append(row(deit, 1024, 16, speedup=""))
-    assert [path.name for path in draw_speedups(rows, tmp_path / "models-2.15.0")] == ["models-2.15.0-resolution.png"]
-    rows.append(row(deit, 224, 8))
-    written = draw_speedups(rows, tmp_path / "models-2.15.0")
-    assert [path.name for path in written] == ["models-2.15.0-resolution.png", "models-2.15.0-patches.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
-
-
-def test_no_times_no_figures(tmp_path):
-    assert draw_speedups([row("castling_levit_128", 224, 16, speedup="")], Path(tmp_path / "x")) == []
+def test_times_are_medians_with_their_quartiles_or_empty_cells():
+    timing = Timing(median=0.003, lower=0.0025, upper=0.01)
+    cells = {"host_ms": 3.0, "host_lower_quartile_ms": 2.5, "host_upper_quartile_ms": 10.0}
+    assert time_cells("host", timing) == pytest.approx(cells)
+    assert time_cells("host", None) == dict.fromkeys(cells)

@@ -11,8 +11,9 @@ from castling.bench.results_file import read_rows
 from castling.cli.main import main
 from castling.measure.memory import PeakMemory, peak_memory
 
-LEVIT = ("--models", "castling_levit_128", "--repeats", 1, "--patches")
+LEVIT = ("--models", "castling_levit_128", "--patches")
 KINDS = ("castled", "softmax", "host", "unfused")
+TIMES = ("ms", "lower_quartile_ms", "upper_quartile_ms")
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +61,12 @@ def test_models_writes_rows_figure_and_json_and_goes_on(tmp_path, one_process, c
     path, (row,) = results(tmp_path)
     assert path.name.startswith("models-")
     assert (row["model"], row["size"], row["patch"], row["tokens"]) == ("castling_levit_128", "64", "16", "16")
-    measured = [f"{kind}_{what}" for kind in KINDS for what in ("ms", "spread", "peak_mib")]
+    measured = [f"{kind}_{what}" for kind in KINDS for what in (*TIMES, "peak_mib")]
     measured += ["speedup_over_softmax", "speedup_over_host", "speedup_over_unfused", "castled_macs"]
     measured += ["softmax_macs", "host_macs", "mac_bound"]
     measured += ["bound_reached", "processor", "torch", "commit", "threads", "command"]
     assert {name: row[name] for name in measured if not row[name]} == {}
-    assert {row[f"against_{what}"] for what in ("ms", "spread", "peak_mib", "macs")} == {""}
+    assert {row[f"against_{what}"] for what in (*TIMES, "peak_mib", "macs")} == {""}
     assert 10 < float(row["castled_peak_mib"]) < 500
     assert (row["softmax_pass_mib"], row["softmax_peak_mib"]) == ("100", "200")
     shown = capsys.readouterr().out
@@ -127,7 +128,7 @@ def test_against_an_onnx_file(tmp_path):
 
 def test_attention_writes_a_row_per_kernel_and_the_crossovers(tmp_path, capsys):
     threads = torch.get_num_threads()
-    flags = ("--tokens", 16, 64, "--head-dims", 8, 16, "--threads", 1, 2, "--heads", 1, "--repeats", 1)
+    flags = ("--tokens", 16, 64, "--head-dims", 8, 16, "--threads", 1, 2, "--heads", 1)
     assert bench("attention", *flags, "--kernels", "cosine", "relu_s", "--out", tmp_path) == 0
     assert torch.get_num_threads() == threads
     path, rows = results(tmp_path)
@@ -142,6 +143,15 @@ def test_attention_writes_a_row_per_kernel_and_the_crossovers(tmp_path, capsys):
     assert "1 heads of 16 channels, batch 1, float32, 2 threads" in shown
 
 
+def test_attention_leaves_large_maps_out(monkeypatch, capsys):
+    monkeypatch.setattr("castling.bench.attention.MOST_QUADRATIC_TOKENS", 16)
+    assert bench("attention", "--tokens", 16, 32, "--heads", 1, "--head-dims", 8, "--kernels", "angular", "relu_s") == 0
+    shown = capsys.readouterr().out
+    assert "angular is faster than softmax" in shown
+    small, large = (line for line in shown.splitlines() if line.startswith(("│     16 │", "│     32 │")))
+    assert (small.count("x │"), large.count("x │")) == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -150,7 +160,9 @@ def test_attention_writes_a_row_per_kernel_and_the_crossovers(tmp_path, capsys):
         (("models", "--models", "deit_tiny", "--patches", 15), "does not fit patches of 15 x 15"),
         (("models", "--against", "resnet"), "an .onnx file or a model of timm's; got 'resnet'"),
         (("models", "--against", "none.onnx"), "there is no file none.onnx"),
-        (("models", "--repeats", 0), "at least 1; got 0 and None"),
+        (("models", "--repeats", 4), "repeats must be at least 5, for medians with quartiles; got 4"),
+        (("models", "--threads", 0), "threads must be at least 1; got 0"),
+        (("attention", "--repeats", 1, "--out", "out"), "repeats must be at least 5"),
         (("attention", "--threads", 0), "must be at least 1; got"),
     ],
 )

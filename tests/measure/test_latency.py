@@ -1,6 +1,6 @@
 import pytest
 
-from castling.measure import time_interleaved
+from castling.measure import Timing, latency, time_interleaved
 
 
 def test_candidates_take_turns_after_a_warm_up():
@@ -9,10 +9,18 @@ def test_candidates_take_turns_after_a_warm_up():
     assert "".join(calls) == "aabb" + "ab" * 3
 
 
-def test_summary_of_repeats():
-    timing = time_interleaved({"a": lambda: sum(range(1000))}, repeats=5, min_seconds=0)["a"]
-    assert 0 < timing.best <= timing.median
-    assert timing.spread >= 0
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([9.0, 1.0, 4.0, 2.0, 3.0], Timing(median=3.0, lower=2.0, upper=4.0)),
+        ([1.0, 2.0], Timing(median=1.5, lower=1.25, upper=1.75)),
+        ([7.0], Timing(median=7.0, lower=7.0, upper=7.0)),
+    ],
+)
+def test_a_candidate_has_the_median_and_the_quartiles_of_its_rounds(seconds, expected, monkeypatch):
+    left = list(seconds)
+    monkeypatch.setattr(latency, "_seconds_per_call", lambda run, min_seconds: left.pop(0))
+    assert time_interleaved({"a": lambda: None}, repeats=len(seconds)) == {"a": expected}
 
 
 def test_no_repeats_is_an_error():

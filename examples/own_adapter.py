@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from castling import AttentionConfig, castle
+from castling import AttentionConfig, castle, convert, preview, set_blend
+from castling.conversion import ConvertedAttention
 from castling.conversion.adapters import Adapter, Site, register_adapter
-from castling.conversion.converted import ConvertedAttention, set_blend
-from castling.conversion.inspection import preview
-from castling.conversion.replace import convert
 
 
 class MyAttention(nn.Module):
@@ -38,7 +36,7 @@ class MyStandIn(ConvertedAttention):
 
 
 def build(site: Site, config: AttentionConfig) -> ConvertedAttention:
-    """Make the stand-in of one attention."""
+    """Make the stand-in of one attention; the attention itself stays as it is."""
     return MyStandIn(site.module, site.module.heads, config)
 
 

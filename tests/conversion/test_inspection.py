@@ -93,6 +93,6 @@ def test_shared_modules_are_listed_once():
     assert preview(nn.Sequential(attention, attention)).names("replace") == ["0"]
 
 
-def test_planning_runs_on_the_meta_device():
+def test_a_preview_runs_on_the_meta_device():
     with torch.device("meta"):
         assert len(preview(vit()).layers) == 3

@@ -74,9 +74,9 @@ def note_sizes(sizes, name):
 
 def test_exact_start(host):
     before = host()
-    before_training = anatomy(host.model)
+    was = anatomy(host.model)
     previewed = preview(host.model)
-    assert anatomy(host.model) == before_training
+    assert anatomy(host.model) == was
     assert previewed.names("replace")
     assert previewed.names("replace") == [layer.name for layer in previewed.layers]
     model = convert(host.model)

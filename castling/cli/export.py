@@ -24,7 +24,8 @@ from castling.cli import HelpFormatter
 from castling.config import check_choice
 from castling.conversion import castle
 from castling.export import FORMATS, ExportFailed, QuantizationCard, Verification, export, quantize
-from castling.export.metadata import Metadata, describe
+from castling.export.metadata import Metadata, describe_network
+from castling.measure.metric import Metric
 from castling.training.recipe import Recipe
 from castling.training.run_folder import write_file
 from castling.training.saved import open_model
@@ -133,15 +134,8 @@ def find_subject(flags: argparse.Namespace) -> Subject:
         raise ValueError("--weights is for a named model; a run has its own")
     data = saved.recipe.settings.data
     example = torch.zeros(flags.batch, data.channels, *(flags.size or (data.image_size, data.image_size)))
-    metadata = describe(
-        saved.model,
-        example,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        interpolation=data.interpolation,
-        crop_share=data.crop_share,
-        labels=tuple(saved.labels),
-    )
+    preprocessing = {name: getattr(data, name) for name in ("mean", "std", "interpolation", "crop_share")}
+    metadata = describe_network(saved.model, example, preprocessing=preprocessing, facts={"labels": list(saved.labels)})
     return Subject(saved.model, example, metadata, folder / "model", saved.recipe)
 
 
@@ -164,7 +158,7 @@ def _named(name: str, flags: argparse.Namespace) -> Subject:
         model = castle(model, inplace=True)
     channels, *sides = model.pretrained_cfg["input_size"]
     example = torch.zeros(flags.batch, channels, *(flags.size or sides))
-    return Subject(model.eval(), example, describe(model, example), Path(name))
+    return Subject(model.eval(), example, describe_network(model, example), Path(name))
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
@@ -200,11 +194,12 @@ def quantize_run(
         if len(calibration) >= NUM_CALIBRATION:
             break
 
-    def validate(network: Any) -> float:
-        return float(task.evaluate(network, pictures("val", "Measuring"))[task.primary_metric])
+    def validate(network: Any) -> Metric:
+        value = float(task.evaluate(network, pictures("val", "Measuring"))[task.primary_metric])
+        return Metric(task.primary_metric, value)
 
     out = seen.path.with_name(f"{seen.path.stem}_int8.xml")
-    card = quantize(seen.path, out, calibration[:NUM_CALIBRATION], validate, max_drop)
+    card = quantize(seen.path, out, subject.model, calibration[:NUM_CALIBRATION], validate, max_drop)
     write_file(out.with_suffix(".json"), json.dumps(card.to_json(), indent=2).encode())
     return card
 
@@ -212,7 +207,7 @@ def quantize_run(
 def print_verification(seen: Verification, console: Console) -> None:
     """Print what was compared and found."""
     n = "" if seen.num_tokens is None else f" (N = {seen.num_tokens:,})"
-    quadratic = "not told apart at this size" if seen.quadratic is None else str(len(seen.quadratic) or "none") + n
+    quadratic = f"not looked for: {seen.obstacle}" if seen.quadratic is None else str(len(seen.quadratic) or "none") + n
     common = ", ".join(f"{count} {name}" for name, count in list(seen.operators.items())[:5])
     rows = {
         "largest difference to PyTorch": f"{seen.largest_difference:.2g} (tolerance {seen.tolerance:g})",
@@ -230,8 +225,8 @@ def print_card(card: QuantizationCard, console: Console) -> None:
     """Print what 8 bits cost and gave."""
     names = ", ".join(card.kept_in_float[:4])
     rows = {
-        "accuracy": f"{100 * card.accuracy_before:.2f} % to {100 * card.accuracy_after:.2f} %: {card.drop:.2f} points "
-        f"lost ({card.max_drop:g} allowed)",
+        card.metric_before.name: f"{card.metric_before.shown} to {card.metric_after.shown}: {card.lost:.2f} "
+        f"{card.metric_before.difference_unit} lost ({card.max_loss:g} allowed)",
         "size": f"{card.bytes_before / 1e6:.2f} MB to {card.bytes_after / 1e6:.2f} MB",
         "median time of one image": f"{card.milliseconds_before:.2f} ms to {card.milliseconds_after:.2f} ms",
         "layers kept in float": f"{len(card.kept_in_float)} of {card.num_layers}" + (f": {names}" if names else ""),

@@ -1,10 +1,11 @@
 """Export: a castled network as a file for an engine, proved equal to PyTorch before it is called done."""
 
 from castling.export.engines import ENGINES, EngineName, on_engine
+from castling.export.exported import ExportFailed
 from castling.export.formats import FORMATS, FormatName, open_export, read_metadata
 from castling.export.int8 import QuantizationCard, quantize
-from castling.export.metadata import Metadata, describe
-from castling.export.verify import ExportFailed, Verification, verify
+from castling.export.metadata import Metadata, describe_deployment, describe_network
+from castling.export.verify import Verification, verify
 from castling.export.write import check_castled, export
 
 __all__ = [
@@ -17,7 +18,8 @@ __all__ = [
     "QuantizationCard",
     "Verification",
     "check_castled",
-    "describe",
+    "describe_deployment",
+    "describe_network",
     "export",
     "on_engine",
     "open_export",

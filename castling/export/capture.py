@@ -5,16 +5,25 @@ Sizes that the network computes with become a part of the graph; sizes that it d
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, is_concrete_int
+from torch.utils._pytree import tree_unflatten
 from torch.utils._sympy.value_ranges import ValueRanges
+
+from castling.attention import branches
+from castling.conversion.folding import optimize
+from castling.export.exported import ExportFailed
+from castling.export.outputs import Form, form_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,24 +36,36 @@ class Captured:
     """A network as a graph.
 
     Args:
-        program: of torch.export.
-        dynamic: names of the free axes, of `batch`, `height` and `width`.
-        side_step: free heights and widths must be multiples of it.
+        program: the graph of torch.export.
+        form: the tree of its outputs' names.
+        dynamic: the names of the free axes, of `batch`, `height` and `width`.
+        side_step: the number that free heights and widths are multiples of.
     """
 
     program: ExportedProgram
+    form: Form
     dynamic: tuple[str, ...]
     side_step: int
 
 
-def capture(model: nn.Module, example: Tensor, dynamic: bool = True) -> Captured:
+def folded(model: nn.Module) -> nn.Module:
+    """A copy as it goes into files: folded, or as it is where it has branches."""
+    return copy.deepcopy(model) if branches(model) else optimize(model)
+
+
+def capture(model: nn.Module, example: Tensor, dynamic: bool = True, outputs: Sequence[str] = ()) -> Captured:
     """Capture the inference of a network as a graph.
 
     Args:
-        model: a network from images to a tensor; put into evaluation mode.
+        model: a network from images to a tree of tensors; put into evaluation mode.
         example: an input `(B, C, H, W)`.
-        dynamic: leave batch, height and width free where the network can; what cannot be free is fixed to the
-            example's, and said in the log.
+        dynamic: whether batch, height and width are left free where the network can. Sizes that it refuses, or that
+            it decides by, are fixed to the example's, and that is said in the log.
+        outputs: a name for each of the outputs, in order; by default those of the tree.
+
+    Raises:
+        ExportFailed: if torch.export cannot run the network for any other reason than a size.
+        ValueError: if the outputs are no tree of tensors, or the names are not theirs.
 
     Example:
         >>> capture(nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 64, 64)).dynamic
@@ -53,21 +74,27 @@ def capture(model: nn.Module, example: Tensor, dynamic: bool = True) -> Captured
     model.eval()
     step = side_step(model)
     for images, axes in _attempts(example, step) if dynamic else []:
+        names = " and ".join(AXES[axis] for axis in axes)
         try:
-            with torch.no_grad(), size_oblivious():
+            with torch.no_grad():
                 model(images)  # a network of one size says so here, in a moment
-                sizes = dict.fromkeys(axes, Dim.AUTO)
-                program = torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
-        except Exception as error:  # the tracer and the networks raise whatever they like
-            reason = str(error).partition("\n")[0]
-            logger.info("%s cannot be free: %s", " and ".join(AXES[axis] for axis in axes), reason)
+        except Exception as error:  # networks raise whatever they like
+            logger.info("%s fixed: it refuses an input of %s: %s", names, tuple(images.shape), reason(error))
             continue
-        free = _free_axes(program)
-        if free == tuple(AXES[axis] for axis in axes):
+        program = _graph(model, images, axes)
+        if program is not None and _free_axes(program) == tuple(AXES[axis] for axis in axes):
             _forget_decisions(program)
-            return Captured(program, free, step)
-    with torch.no_grad():
-        return Captured(torch.export.export(model, (example,), strict=False), (), step)
+            return Captured(program, _form(program, outputs), _free_axes(program), step)
+        logger.info("%s fixed: the network decides by them", names)
+    program = _graph(model, example, ())
+    assert program is not None
+    return Captured(program, _form(program, outputs), (), step)
+
+
+def reason(error: Exception) -> str:
+    """The kind and the first line of an error, as those of tracers go on for pages."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @contextmanager
@@ -101,11 +128,38 @@ def _attempts(example: Tensor, step: int) -> list[tuple[Tensor, tuple[int, ...]]
     ]
 
 
+def _graph(model: nn.Module, images: Tensor, axes: Sequence[int]) -> ExportedProgram | None:
+    """The graph with these axes free; None where torch.export says that one of them has a single legal size.
+
+    Raises:
+        ExportFailed: for any other error; a file of fixed sizes would hide it.
+    """
+    sizes = (dict.fromkeys(axes, Dim.AUTO),) if axes else None
+    try:
+        with torch.no_grad(), size_oblivious():
+            return torch.export.export(model, (images,), dynamic_shapes=sizes, strict=False)
+    except Exception as error:
+        violated = isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
+        if axes and (violated or isinstance(error, ConstraintViolationError)):
+            return None
+        free = f" with free {', '.join(AXES[axis] for axis in axes)}" if axes else ""
+        raise ExportFailed(f"torch.export cannot capture the network{free}: {reason(error)}") from error
+
+
+def _form(program: ExportedProgram, names: Sequence[str]) -> Form:
+    """The form of a graph's outputs, found without running it: it may be large."""
+    [results] = program.graph.output_node().args
+    assert isinstance(results, (list, tuple))
+    assert program.call_spec.out_spec is not None
+    tensors = [result.meta["val"] if isinstance(result, torch.fx.Node) else result for result in results]
+    return form_of(tree_unflatten(tensors, program.call_spec.out_spec), names)
+
+
 def _free_axes(program: ExportedProgram) -> tuple[str, ...]:
     [name] = program.graph_signature.user_inputs
     [node] = [node for node in program.graph.nodes if node.name == name]
     shape = node.meta["val"].shape
-    return tuple(label for axis, label in AXES.items() if not isinstance(shape[axis], int))
+    return tuple(label for axis, label in AXES.items() if not is_concrete_int(shape[axis]))
 
 
 def _forget_decisions(program: ExportedProgram) -> None:

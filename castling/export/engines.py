@@ -7,35 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from castling.config import check_choice
 from castling.export.capture import capture
+from castling.export.exported import Runner
 from castling.export.onnx import onnx_runner, to_onnx
 from castling.export.openvino import openvino_runner, to_openvino
+from castling.measure.trees import Tree
 
 EngineName = Literal["eager", "compile", "openvino", "onnxruntime"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-Runner = Callable[[Tensor], Tensor]
 
 
 def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threads: int | None = None) -> Runner:
     """Put a network on an engine.
 
     Args:
-        model: any network from images to a tensor, castled, folded or plain; put into evaluation mode.
+        model: any network from images to a tree of tensors, castled, folded or plain; put into evaluation mode.
         example: an input `(B, C, H, W)`; the engine runs inputs of this shape.
         engine: `eager` (torch), `compile` (torch.compile with weights frozen into the code), `openvino` or
             `onnxruntime`.
-        threads: by default as many as torch has.
+        threads: the number of threads; by default as many as torch has.
 
     Returns:
-        A function from images to outputs. It is compiled when this returns.
+        A function from images to the outputs, a tree of the network's form. It is compiled when this returns.
 
     Raises:
+        ExportFailed: if the network cannot be captured for OpenVINO or ONNX Runtime.
         ValueError: for an unknown engine, or fewer than one thread.
 
     Example:
@@ -51,14 +53,14 @@ def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threa
         return _in_torch(model, threads)
     if engine == "compile":
         return _compiled(model, example, threads)
-    program = capture(model, example, dynamic=False).program
+    captured = capture(model, example, dynamic=False)
     if engine == "openvino":
-        return openvino_runner(to_openvino(program), threads)
-    return onnx_runner(to_onnx(program).SerializeToString(), threads)
+        return openvino_runner(to_openvino(captured), captured.form, threads)
+    return onnx_runner(to_onnx(captured).SerializeToString(), captured.form, threads)
 
 
-def _in_torch(network: Callable[[Tensor], Tensor], threads: int | None) -> Runner:
-    def run(images: Tensor) -> Tensor:
+def _in_torch(network: Callable[[Tensor], Tree], threads: int | None) -> Runner:
+    def run(images: Tensor) -> Tree:
         with torch.inference_mode(), _threads(threads):
             return network(images)
 
@@ -70,7 +72,7 @@ def _compiled(model: nn.Module, example: Tensor, threads: int | None) -> Runner:
     from torch._inductor import config as inductor_config
 
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
-    run = _in_torch(cast(Callable[[Tensor], Tensor], compiled), threads)
+    run = _in_torch(compiled, threads)
     # Several networks of one class share their code, and each is compiled for itself. Freezing, as an option of
     # torch.compile, would come too late: the graph is captured before, with weights as inputs, and none is packed.
     limits = dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=1000)

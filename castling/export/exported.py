@@ -5,8 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
+
+from castling.measure.trees import Tree
+
+Runner = Callable[[Tensor], Tree]
+
+
+class ExportFailed(ValueError):
+    """A network cannot be written, or a file that was written does not do what the network does."""
+
+
+class RunningOperator(NamedTuple):
+    """An operator as its engine runs it.
+
+    Args:
+        kind: the type of the operator.
+        native: whether the engine has code of its own for it.
+    """
+
+    kind: str
+    native: bool
 
 
 @dataclass(frozen=True)
@@ -14,15 +35,16 @@ class ExportedFile:
     """An opened file.
 
     Args:
-        run: images `(B, C, H, W)` to outputs, in the engine of the format.
-        operators: how many there are of each type.
-        native: how many of them the engine runs by itself.
-        quadratic: names the operators that, for these images, make a result with two axes of at least N.
+        run: a function from images `(B, C, H, W)` to the tree of outputs, in the engine of the format.
+        operators: the number of operators of each type in the file.
+        running: a function from images to the operators that the engine runs for them; what is native is said where
+            each format is opened.
+        quadratic: a function from images and N to the operators that make a result with two axes of at least N.
     """
 
-    run: Callable[[Tensor], Tensor]
+    run: Runner
     operators: Counter[str]
-    native: int
+    running: Callable[[Tensor], list[RunningOperator]]
     quadratic: Callable[[Tensor, int], list[str]]
 
 

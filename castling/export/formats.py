@@ -23,10 +23,10 @@ class Format:
     """A kind of file.
 
     Args:
-        suffixes: endings of its files; the first is that of the file to open.
-        write: a captured network into a file.
-        open: a file.
-        read_metadata: what a file says about itself, as text.
+        suffixes: the endings of its files; the first is that of the file to open.
+        write: a function that writes a captured network into a file.
+        open: a function that opens a file.
+        read_metadata: a function that reads what a file says about itself, as text.
     """
 
     suffixes: tuple[str, ...]
@@ -68,7 +68,7 @@ def open_export(path: Path | str) -> ExportedFile:
 
 
 def read_metadata(path: Path | str) -> Metadata:
-    """What an exported file says about itself: how to make its input, and the names of its classes.
+    """What an exported file says about itself: how to make its input, and what its outputs are.
 
     Raises:
         ValueError: if there is no such file, it has the ending of no format, or it says nothing.

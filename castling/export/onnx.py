@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 
 from castling.export.capture import AXES, Captured, size_oblivious
-from castling.export.exported import ExportedFile, quadratic_shapes
-from castling.export.metadata import KEY, Metadata
+from castling.export.exported import ExportedFile, Runner, RunningOperator, quadratic_shapes
+from castling.export.metadata import KEY, Metadata, parse_metadata
+from castling.export.outputs import Form, filled, form_by_name, names_in
 from castling.extras import import_extra
-
-STANDARD = ("", "ai.onnx")  # both are names of the standard domain
+from castling.measure.trees import Tree
 
 
 def write_onnx(captured: Captured, path: Path, metadata: Metadata) -> None:
     """Write an `.onnx` file, weights included."""
     onnx = import_extra("onnx", "export")
-    proto = to_onnx(captured.program)
+    proto = to_onnx(captured)
     axes = proto.graph.input[0].type.tensor_type.shape.dim
     for axis, label in AXES.items():
         if label in captured.dynamic:
@@ -34,43 +34,57 @@ def write_onnx(captured: Captured, path: Path, metadata: Metadata) -> None:
     onnx.save(proto, path)
 
 
-def to_onnx(program: ExportedProgram) -> Any:
-    """A captured network as an ONNX model, with one input `image` and one output `output`."""
+def to_onnx(captured: Captured) -> Any:
+    """A captured network as an ONNX model, with one input `image` and the outputs of its form."""
     import_extra("onnxscript", "export")
     with _quiet(), size_oblivious():
-        found = torch.onnx.export(program, dynamo=True, input_names=["image"], output_names=["output"], verbose=False)
+        found = torch.onnx.export(
+            captured.program,
+            dynamo=True,
+            input_names=["image"],
+            output_names=list(names_in(captured.form)),
+            verbose=False,
+        )
     assert found is not None
     return found.model_proto
 
 
 def open_onnx(path: Path) -> ExportedFile:
-    """Open an `.onnx` file; it runs in ONNX Runtime."""
+    """Open an `.onnx` file; it runs in ONNX Runtime.
+
+    Native are operators that the runtime has a kernel for; not native are those that it can only spell out in others,
+    as the standard defines them.
+    """
     onnx = import_extra("onnx", "export")
-    proto = onnx.load(path)
-    operators = Counter(node.op_type for node in proto.graph.node)
-    native = sum(node.domain in STANDARD for node in proto.graph.node)
-    return ExportedFile(onnx_runner(path.read_bytes()), operators, native, lambda x, n: _quadratic(proto, x, n))
+    proto, content = onnx.load(path), path.read_bytes()
+    about = _metadata(proto)
+    return ExportedFile(
+        run=onnx_runner(content, parse_metadata(about).form if about else None),
+        operators=Counter(node.op_type for node in _operators(proto)),
+        running=lambda images: _running(proto, content),
+        quadratic=lambda images, num_tokens: _quadratic(proto, images, num_tokens),
+    )
 
 
 def read_onnx_metadata(path: Path) -> str:
     """The metadata of an `.onnx` file as text, empty where there is none."""
-    onnx = import_extra("onnx", "export")
-    proto = onnx.load(path, load_external_data=False)
-    return next((prop.value for prop in proto.metadata_props if prop.key == KEY), "")
+    return _metadata(import_extra("onnx", "export").load(path, load_external_data=False))
 
 
-def onnx_runner(content: bytes, threads: int | None = None) -> Callable[[Tensor], Tensor]:
+def onnx_runner(content: bytes, form: Form = None, threads: int | None = None) -> Runner:
     """A model that runs in ONNX Runtime on the CPU; images are read where they lie.
 
     Args:
-        content: of an ONNX file.
-        threads: by default as many as torch has.
+        content: the bytes of an ONNX file.
+        form: the tree of its outputs; by default a mapping by name, or a lone tensor.
+        threads: the number of threads; by default as many as torch has.
     """
     session = onnx_session(content, threads)
-    [name], [output] = session.get_inputs(), session.get_outputs()
+    [name] = session.get_inputs()
+    form = form or form_by_name([output.name for output in session.get_outputs()])
 
-    def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run([output.name], {name.name: images.contiguous().numpy()})[0])
+    def run(images: Tensor) -> Tree:
+        return filled(form, map(torch.from_numpy, session.run(None, {name.name: images.contiguous().numpy()})))
 
     return run
 
@@ -83,6 +97,28 @@ def onnx_session(content: bytes | str, threads: int | None = None) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _metadata(proto: Any) -> str:
+    return next((prop.value for prop in proto.metadata_props if prop.key == KEY), "")
+
+
+def _operators(proto: Any) -> list[Any]:
+    return [node for node in proto.graph.node if node.op_type != "Constant"]
+
+
+def _running(proto: Any, content: bytes) -> list[RunningOperator]:
+    """The operators of a file, and whether they are still whole in the graph of a session that fuses nothing."""
+    onnx, runtime = import_extra("onnx", "export"), import_extra("onnxruntime", "export")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = f"{folder}/session.onnx"
+        runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnx.load(options.optimized_model_filepath)
+    whole = {(node.op_type, node.output[0]) for node in session.graph.node}
+    return [RunningOperator(node.op_type, (node.op_type, node.output[0]) in whole) for node in _operators(proto)]
 
 
 def _quadratic(proto: Any, images: Tensor, num_tokens: int) -> list[str]:

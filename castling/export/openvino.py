@@ -7,26 +7,26 @@ explicit one of MViTv2, which a trace of TorchScript leaves in pieces.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 
 from castling.export.capture import Captured, size_oblivious
-from castling.export.exported import ExportedFile, quadratic_shapes
-from castling.export.metadata import KEY, Metadata
+from castling.export.exported import ExportedFile, Runner, RunningOperator, quadratic_shapes
+from castling.export.metadata import KEY, Metadata, parse_metadata
+from castling.export.outputs import Form, filled, form_by_name, names_in
 from castling.extras import import_extra
+from castling.measure.trees import Tree
 
 NO_OPERATORS = ("Constant", "Parameter", "Result")
 
 
 def write_openvino(captured: Captured, path: Path, metadata: Metadata) -> None:
     """Write an `.xml` file and its `.bin`, in float32."""
-    model = to_openvino(captured.program)
+    model = to_openvino(captured)
     model.set_rt_info(metadata.to_json(), KEY)
     save_openvino(model, path)
 
@@ -36,25 +36,33 @@ def save_openvino(model: Any, path: Path) -> None:
     import_extra("openvino", "export").save_model(model, path, compress_to_fp16=False)
 
 
-def to_openvino(program: ExportedProgram) -> Any:
-    """A captured network as an OpenVINO model, with one input `image` and one output `output`."""
+def to_openvino(captured: Captured) -> Any:
+    """A captured network as an OpenVINO model, with one input `image` and the outputs of its form."""
     openvino = import_extra("openvino", "export")
     pytorch = import_extra("openvino.frontend.pytorch", "export")
     rules = {"prims.copy_strided.default": _same, "aten._upsample_bicubic2d_aa.default": _bicubic}
     with size_oblivious():
         extensions = [pytorch.ConversionExtension(name, rule) for name, rule in rules.items()]
-        model = openvino.convert_model(program, extension=extensions)
+        model = openvino.convert_model(captured.program, extension=extensions)
     model.inputs[0].set_names({"image"})
-    model.outputs[0].set_names({"output"})
+    for output, name in zip(model.outputs, names_in(captured.form), strict=True):
+        output.set_names({name})
     return model
 
 
 def open_openvino(path: Path) -> ExportedFile:
-    """Open an `.xml` file; it runs in OpenVINO, which runs all that it compiles by itself."""
+    """Open an `.xml` file; it runs in OpenVINO.
+
+    Counted are the layers that the plugin of the CPU executes when it knows the size of the images, as its profile
+    lists them: views and what was joined to a neighbour do not run. Native are those with code for the processor; not
+    native are those of the plain loops that OpenVINO calls reference.
+    """
     model = read_openvino(path)
-    operators = Counter(kind for node in model.get_ops() if (kind := node.get_type_name()) not in NO_OPERATORS)
     return ExportedFile(
-        openvino_runner(model), operators, sum(operators.values()), lambda x, n: _quadratic(read_openvino(path), x, n)
+        run=openvino_runner(model, _form(model)),
+        operators=Counter(kind for node in model.get_ops() if (kind := node.get_type_name()) not in NO_OPERATORS),
+        running=lambda images: _running(read_openvino(path), images),
+        quadratic=lambda images, num_tokens: _quadratic(read_openvino(path), images, num_tokens),
     )
 
 
@@ -77,36 +85,62 @@ def read_openvino(path: Path) -> Any:
 
 def read_openvino_metadata(path: Path) -> str:
     """The metadata of an `.xml` file as text, empty where there is none."""
-    model = read_openvino(path)
-    return str(model.get_rt_info(KEY).astype(str)) if model.has_rt_info(KEY) else ""
+    return _metadata(read_openvino(path))
 
 
-def openvino_runner(model: Any, threads: int | None = None) -> Callable[[Tensor], Tensor]:
+def openvino_runner(model: Any, form: Form = None, threads: int | None = None) -> Runner:
     """A model that runs in OpenVINO on the CPU, in float32; images are read where they lie.
 
     Args:
         model: an OpenVINO model.
-        threads: by default as many as torch has.
+        form: the tree of its outputs; by default a mapping by name, or a lone tensor.
+        threads: the number of threads; by default as many as torch has.
     """
     openvino = import_extra("openvino", "export")
+    form = form or form_by_name([output.get_any_name() for output in model.outputs])
     request = compile_for_cpu(model, threads).create_infer_request()
 
-    def run(images: Tensor) -> Tensor:
+    def run(images: Tensor) -> Tree:
         shared = openvino.Tensor(images.contiguous().numpy(), shared_memory=True)
-        found = request.infer([shared], share_inputs=True, share_outputs=True)[0]
-        return torch.from_numpy(found).clone()  # the next call writes over what it returned
+        found = request.infer([shared], share_inputs=True, share_outputs=True).to_tuple()
+        return filled(form, (torch.from_numpy(array).clone() for array in found))  # the next call writes over them
 
     return run
 
 
-def compile_for_cpu(model: Any, threads: int | None = None) -> Any:
-    """Compile for one image after the other as fast as it can be, in float32."""
+def compile_for_cpu(model: Any, threads: int | None = None, profile: bool = False) -> Any:
+    """Compile for one image after the other as fast as it can be, in float32.
+
+    Args:
+        model: an OpenVINO model.
+        threads: the number of threads; by default as many as torch has.
+        profile: whether the time of every layer is taken.
+    """
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+        "PERF_COUNT": profile,
     }
     return openvino_core().compile_model(model, "CPU", settings)
+
+
+def _metadata(model: Any) -> str:
+    return str(model.get_rt_info(KEY).astype(str)) if model.has_rt_info(KEY) else ""
+
+
+def _form(model: Any) -> Form:
+    text = _metadata(model)
+    return parse_metadata(text).form if text else None
+
+
+def _running(model: Any, images: Tensor) -> list[RunningOperator]:
+    """The layers that are executed for these images; the profile names the code of each, such as `jit_avx512_f32`."""
+    model.reshape(list(images.shape))
+    request = compile_for_cpu(model, profile=True).create_infer_request()
+    request.infer([images.contiguous().numpy()])
+    executed = [layer for layer in request.profiling_info if layer.status == layer.Status.EXECUTED]
+    return [RunningOperator(layer.node_type, not layer.exec_type.startswith("ref")) for layer in executed]
 
 
 def _quadratic(model: Any, images: Tensor, num_tokens: int) -> list[str]:

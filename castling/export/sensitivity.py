@@ -8,21 +8,24 @@ from typing import Any
 from torch import Tensor
 
 from castling.export.openvino import openvino_runner
+from castling.export.outputs import Form
+from castling.measure.trees import Tree, absolute_differences, named_leaves
 
 LAYERS = ("MatMul", "Convolution", "GroupConvolution")  # what has an 8-bit form
 MOVERS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "Slice", "StridedSlice", "Gather")
 
 
 def most_sensitive_first(
-    quantized: Any, wanted: Tensor, images: Tensor, on_step: Callable[[], None] = lambda: None
+    quantized: Any, wanted: Tree, images: Tensor, form: Form, on_step: Callable[[], None] = lambda: None
 ) -> list[list[str]]:
     """Rank the places where activations are quantised.
 
     Args:
         quantized: an OpenVINO model with quantised activations.
-        wanted: the outputs in floating point.
-        images: for which they are.
-        on_step: called after each place.
+        wanted: the tree of outputs in floating point.
+        images: the images `(B, C, H, W)` that they are for.
+        form: the tree of the outputs' names.
+        on_step: a function that is called after each place.
 
     Returns:
         For each place the names of the layers that it feeds; the place whose removal helps most comes first.
@@ -31,10 +34,20 @@ def most_sensitive_first(
     for node in quantized.get_ordered_ops():
         layers = [layer.get_friendly_name() for layer in _fed_by(node)] if _is_quantizer(node) else []
         if layers:
-            found = openvino_runner(_without(quantized, node.get_friendly_name()))(images)
-            errors.append((float((found - wanted).abs().mean()), layers))
+            found = openvino_runner(_without(quantized, node.get_friendly_name()), form)(images)
+            errors.append((_relative_error(found, wanted), layers))
             on_step()
     return [layers for _, layers in sorted(errors, key=lambda pair: pair[0])]
+
+
+def _relative_error(found: Tree, wanted: Tree) -> float:
+    """The mean difference of each output over its mean size, summed: outputs in other units count the same."""
+    ours, theirs = named_leaves(found), named_leaves(wanted)
+    return sum(
+        float(absolute_differences(ours[name], tensor).mean() / tensor.float().abs().mean().clamp_min(1e-12))
+        for name, tensor in theirs.items()
+        if tensor.numel()
+    )
 
 
 def _is_quantizer(node: Any) -> bool:

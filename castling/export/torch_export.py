@@ -8,36 +8,44 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload
 
 from castling.export.capture import Captured
-from castling.export.exported import ExportedFile
+from castling.export.exported import ExportedFile, RunningOperator
 from castling.export.metadata import KEY, Metadata
 from castling.measure.quadratic import quadratic_tensors
+from castling.measure.trees import Tree
+
+NATIVE = ("aten", "prims")  # torch's own namespaces
 
 
 def write_torch_export(captured: Captured, path: Path, metadata: Metadata) -> None:
-    """Write a `.pt2` file."""
+    """Write a `.pt2` file; its outputs are the network's own tree, and their names stand in the metadata."""
     torch.export.save(captured.program, path, extra_files={KEY: metadata.to_json()})
 
 
 def open_torch_export(path: Path) -> ExportedFile:
-    """Open a `.pt2` file; it runs in torch."""
-    module = torch.export.load(path).module()
-    operators = Counter(
-        str(node.target) for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)
-    )
+    """Open a `.pt2` file; it runs in torch.
 
-    def run(images: Tensor) -> Tensor:
+    Native are torch's own operators, those that take graphs among them; not native is what another library registered,
+    and must be imported wherever the file is used. Arithmetic of sizes is no operator.
+    """
+    module = torch.export.load(path).module()
+    targets = [node.target for node in module.graph.nodes if isinstance(node.target, (OpOverload, HigherOrderOperator))]
+    running = [
+        RunningOperator(str(target), isinstance(target, HigherOrderOperator) or target.namespace in NATIVE)
+        for target in targets
+    ]
+
+    def run(images: Tensor) -> Tree:
         with torch.inference_mode():
-            output: Tensor = module(images)
-            return output
+            return module(images)
 
     def quadratic(images: Tensor, num_tokens: int) -> list[str]:
         with torch.no_grad():
             return quadratic_tensors(lambda: module(images), num_tokens)
 
-    native = sum(count for name, count in operators.items() if name.startswith("aten."))
-    return ExportedFile(run, operators, native, quadratic)
+    return ExportedFile(run, Counter(map(str, targets)), lambda images: running, quadratic)
 
 
 def read_torch_export_metadata(path: Path) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from castling.attention import HeadMixer, branches
 from castling.conversion.converted import check_blend_done
-from castling.conversion.folding import optimize
 from castling.conversion.switch import is_castled
-from castling.export.capture import capture
+from castling.export.capture import capture, folded, reason
+from castling.export.exported import ExportFailed
 from castling.export.formats import format_of
-from castling.export.metadata import Metadata, describe
-from castling.export.verify import Verification, example_inputs, verify
+from castling.export.metadata import Metadata, describe_network
+from castling.export.outputs import names_in
+from castling.export.verify import MIN_NATIVE, Verification, example_inputs, verify
 
 
 def export(
@@ -27,6 +28,7 @@ def export(
     metadata: Metadata | None = None,
     with_branch: bool = False,
     tolerance: float = 1e-4,
+    min_native: float = MIN_NATIVE,
 ) -> Verification:
     """Write a network into a file that engines read.
 
@@ -34,18 +36,20 @@ def export(
     then.
 
     Args:
-        model: castled, or a network that never had a branch; left as it is.
-        path: of the file; its ending is the format: `.onnx`, `.xml` (OpenVINO) or `.pt2` (torch.export). Folders are
+        model: a castled network, or one that never had a branch; left as it is.
+        path: the file; its ending is the format: `.onnx`, `.xml` (OpenVINO) or `.pt2` (torch.export). Folders are
             made.
         example: an input `(B, C, H, W)`, whose shape is the file's where axes are not free.
-        dynamic: leave batch, height and width free, where the network can.
-        metadata: what the file says about itself; by default what timm knows about the network.
-        with_branch: write a network that was not castled, with its branch.
-        tolerance: largest difference to PyTorch's outputs.
+        dynamic: whether batch, height and width are left free, where the network can.
+        metadata: what the file says about itself; by default what timm knows about the network. Its names of outputs
+            are the file's.
+        with_branch: whether a network that was not castled is written, with its branch.
+        tolerance: the largest legal difference to PyTorch's outputs.
+        min_native: the smallest legal share of operators that the engine has code of its own for.
 
     Raises:
-        ExportFailed: if the file does not do what the network does; then there is none.
-        ValueError: for another ending, or a network that was not castled.
+        ExportFailed: if the file cannot be made, or does not do what the network does; then there is none.
+        ValueError: for another ending, a network that was not castled, or names that are not those of its outputs.
 
     Example:
         >>> import tempfile, timm, torch, castling
@@ -58,23 +62,44 @@ def export(
     """
     form, path = format_of(path), Path(path)
     check_castled(model, with_branch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    captured = capture(copy.deepcopy(model) if branches(model) else optimize(model), example, dynamic)
+    metadata = metadata or describe_network(model, example)
+    captured = capture(folded(model), example, dynamic, metadata.outputs)
     metadata = replace(
-        metadata or describe(model, example),
+        metadata,
+        outputs=names_in(captured.form),
+        form=captured.form,
         dynamic=captured.dynamic,
         side_step=captured.side_step,
         castled=is_castled(model) if any(isinstance(module, HeadMixer) for module in model.modules()) else None,
     )
+
+    def write(beside: Path) -> Verification:
+        try:
+            form.write(captured, beside, metadata)
+        except Exception as error:  # each exporter raises its own
+            raise ExportFailed(f"{path} cannot be written: {reason(error)}") from error
+        inputs = example_inputs(example, captured.dynamic, captured.side_step)
+        return verify(beside, model, inputs, tolerance, min_native)
+
+    return put_in_place(path, write)
+
+
+def put_in_place(path: Path, write: Callable[[Path], Verification]) -> Verification:
+    """Have a file written and verified beside its place, then put it there; where that fails there is no new file.
+
+    Args:
+        path: the file; its folder is made.
+        write: a function that writes and verifies the file at the place that it is given.
+    """
+    suffixes = format_of(path).suffixes
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        form.write(captured, beside, metadata)
-        inputs = example_inputs(example, captured.dynamic, captured.side_step)
-        verification = verify(beside, model, inputs, tolerance)
-        for suffix in reversed(form.suffixes):  # the one to open comes last
+        verification = write(beside)
+        for suffix in reversed(suffixes):  # the one to open comes last
             os.replace(beside.with_suffix(suffix), path.with_suffix(suffix))
     finally:
-        for suffix in form.suffixes:
+        for suffix in suffixes:
             beside.with_suffix(suffix).unlink(missing_ok=True)
     return replace(verification, path=path)
 

@@ -2,6 +2,7 @@ import pytest
 import timm
 import torch
 from timm.models.mvitv2 import MultiScaleVitCfg
+from torch import nn
 
 import castling
 from castling.models.mvitv2 import CastlingMultiScaleVit
@@ -13,6 +14,20 @@ FAMILIES = {
     ),
     "levit": ("castling_levit_128", {"embed_dim": (32, 48), "depth": (1, 1), "num_heads": (2, 2)}),
 }
+
+
+class Pair(nn.Module):
+    """Gives a dict with a list in it: tensors of three shapes, and something that is not there."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, images):
+        grid = self.conv(images)
+        tokens = self.linear(grid.flatten(2).transpose(1, 2))
+        return {"tokens": tokens, "maps": [grid, grid.mean(1)], "masks": None}
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +47,12 @@ def tiny():
 @pytest.fixture
 def deit(tiny):
     return castling.castle(tiny("deit"))
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    return Pair().eval()
 
 
 @pytest.fixture

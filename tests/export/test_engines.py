@@ -8,6 +8,7 @@ from torch import nn
 from castling.export import ENGINES, on_engine
 from castling.export.capture import capture
 from castling.export.openvino import compile_for_cpu, to_openvino
+from castling.measure.trees import absolute_differences, named_leaves
 
 PLAIN = {
     "deit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2},
@@ -15,8 +16,11 @@ PLAIN = {
 }
 
 
+BY_ENGINE = [pytest.param(name, marks=pytest.mark.slow) if name == "compile" else name for name in ENGINES]
+
+
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", BY_ENGINE)
 def test_every_engine_gives_pytorchs_outputs(deit, engine):
     model, x = deit, torch.randn(2, 3, 32, 32)
     wanted = model(x).detach()
@@ -25,6 +29,17 @@ def test_every_engine_gives_pytorchs_outputs(deit, engine):
     first, second = run(x), run(2 * x)
     torch.testing.assert_close(first, wanted, atol=1e-4, rtol=1e-4)  # a result is not written over by the next
     torch.testing.assert_close(second, model(2 * x).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("engine", BY_ENGINE)
+def test_every_engine_gives_the_tree_of_the_network(pair, images, engine):
+    wanted, run = pair(images), on_engine(pair, images, engine, threads=1)
+    first = run(images)
+    run(2 * images)
+    assert list(named_leaves(first)) == ["tokens", "maps.0", "maps.1"]
+    assert first["masks"] is None
+    assert absolute_differences(first, wanted).max() < 1e-5
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -37,7 +52,7 @@ def test_networks_of_timm_run_as_well(name, engine):
 
 def test_softmax_attention_stays_fused_in_openvino():
     model = timm.create_model("deit_tiny_patch16_224", **PLAIN["deit_tiny_patch16_224"]).eval()
-    graph = to_openvino(capture(model, torch.zeros(1, 3, 32, 32), dynamic=False).program)
+    graph = to_openvino(capture(model, torch.zeros(1, 3, 32, 32), dynamic=False))
     assert "ScaledDotProductAttention" in {node.get_type_name() for node in graph.get_ops()}
     running = compile_for_cpu(graph, 1).get_runtime_model().get_ops()
     kinds = {node.get_rt_info()["layerType"].astype(str) for node in running}
@@ -75,10 +90,10 @@ def test_openvino_leaves_the_stack_of_signals_alone():
         assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) == 0
         return found.pointer, found.flags, found.size
 
-    program = capture(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8), dynamic=False).program
-    compile_for_cpu(to_openvino(program))  # the runtime sets its own stack once
+    captured = capture(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8), dynamic=False)
+    compile_for_cpu(to_openvino(captured))  # the runtime sets its own stack once
     before = stack()
-    first, second = (compile_for_cpu(to_openvino(program)) for _ in range(2))
+    first, second = (compile_for_cpu(to_openvino(captured)) for _ in range(2))
     del first
     del second
     assert stack() == before

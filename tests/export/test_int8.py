@@ -4,17 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from castling.export import ExportFailed, export, quantize, read_metadata
+import castling
+from castling.export import ExportFailed, export, open_export, quantize, read_metadata
 from castling.export import int8 as int8_module
+from castling.export.capture import capture, folded
+from castling.export.openvino import read_openvino, to_openvino
+from castling.measure.metric import Metric
+from castling.measure.trees import absolute_differences
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def exported(tiny, tmp_path_factory):
-    """A network that tells bright pictures from dark ones, as a file, with such pictures."""
-    import castling
-
+def trained(tiny):
+    """A network that tells bright pictures from dark ones, with such pictures and the answers."""
     model = castling.castle(tiny("deit")).train()
     labels = torch.arange(32) % 2
     pictures = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(0)) + 2.0 * labels.view(-1, 1, 1, 1)
@@ -23,63 +26,134 @@ def exported(tiny, tmp_path_factory):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
-    path = tmp_path_factory.mktemp("float") / "model.xml"
-    export(model, path, pictures[:1])
-    return path, pictures, labels
+    return model, pictures, labels
 
 
-def share_of_right_answers(exported):
-    _, pictures, labels = exported
-    return lambda network: float((network(pictures).argmax(-1) == labels).float().mean())
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    """The network as a file."""
+    model, pictures, _ = trained
+    return export(model, tmp_path_factory.mktemp("float") / "model.xml", pictures[:1]).path
 
 
-def test_the_card(exported, tmp_path):
-    path, pictures, _ = exported
-    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    card = quantize(path, tmp_path / "new" / "small.xml", pictures.split(4), share_of_right_answers(exported))
-    assert card.accuracy_before == 1.0
-    assert card.accuracy_after == 1.0
-    assert card.drop == 0
+def share_of_right_answers(trained):
+    _, pictures, labels = trained
+    return lambda network: Metric("top1", float((network(pictures).argmax(-1) == labels).float().mean()))
+
+
+def distance_to(wanted, pictures):
+    """Grows with the distance to the outputs in float, so that 8 bits cost something everywhere."""
+    return lambda network: Metric(
+        "distance", float(absolute_differences(network(pictures), wanted).mean()), "mm", higher_is_better=False
+    )
+
+
+def test_the_card(trained, exported, tmp_path):
+    model, pictures, _ = trained
+    before = {file.name: file.read_bytes() for file in exported.parent.iterdir()}
+    out = tmp_path / "new" / "small.xml"
+    card = quantize(exported, out, model, pictures.split(4), share_of_right_answers(trained))
+    assert card.metric_before == card.metric_after == Metric("top1", 1.0)
+    assert (card.lost, card.max_loss) == (0, 0.5)
+    assert 0 < card.largest_difference < 1
     assert card.bytes_after < card.bytes_before
     assert min(card.milliseconds_before, card.milliseconds_after) > 0
     # Patches, qkv in two parts, K^T V, Q (K^T V), proj, fc1, fc2 of class token and patches, two convolutions, head.
     assert card.num_layers >= 10
     assert card.kept_in_float == ()
-    assert json.loads(json.dumps(card.to_json()))["path"] == str(card.path)
+    content = json.loads(json.dumps(card.to_json()))
+    assert content["path"] == str(card.path)
+    assert content["metric_after"] == {"name": "top1", "value": 1.0, "unit": "%", "higher_is_better": True}
     assert sorted(file.name for file in card.path.parent.iterdir()) == ["small.bin", "small.xml"]
-    assert read_metadata(card.path) == read_metadata(path)
-    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    assert read_metadata(card.path) == read_metadata(exported)
+    assert {file.name: file.read_bytes() for file in exported.parent.iterdir()} == before
+    assert model.training
 
 
-def test_layers_go_back_to_float_until_accuracy_holds(exported, tmp_path):
-    path, pictures, _ = exported
-    wanted = int8_module.openvino_runner(int8_module.read_openvino(path))(pictures)
-
-    def like_the_original(network):
-        """Falls with the distance to the outputs in float, so that 8 bits everywhere cost too much."""
-        return 1 - float((network(pictures) - wanted).abs().mean())
-
-    everything = quantize(path, tmp_path / "all.xml", pictures.split(4), like_the_original, max_drop=100)
-    card = quantize(path, tmp_path / "some.xml", pictures.split(4), like_the_original, max_drop=everything.drop / 2)
+def test_layers_go_back_to_float_until_a_metric_that_should_be_low_is(trained, exported, tmp_path):
+    model, pictures, _ = trained
+    validate = distance_to(open_export(exported).run(pictures), pictures)
+    everything = quantize(exported, tmp_path / "all.xml", model, pictures.split(4), validate, max_loss=100)
+    limit = everything.lost / 2
+    card = quantize(exported, tmp_path / "some.xml", model, pictures.split(4), validate, max_loss=limit)
+    assert everything.metric_before.value == 0
+    assert everything.metric_after.value == everything.lost > 0
     assert everything.kept_in_float == ()
     assert 0 < len(card.kept_in_float) <= card.num_layers
-    assert card.drop <= everything.drop / 2
+    assert card.lost <= limit
 
 
-def test_a_loss_that_nothing_mends_writes_nothing(exported, tmp_path, monkeypatch):
-    path, pictures, _ = exported
-    scores = iter([1.0])  # the first is that of the file in float
-    monkeypatch.setattr(int8_module, "most_sensitive_first", lambda *_: [])
-    with pytest.raises(ExportFailed, match=r"8 bits cost 10\.00 points everywhere, and more than the 0\.5 allowed"):
-        quantize(path, tmp_path / "small.xml", [pictures], lambda network: next(scores, 0.9))
+def test_a_network_with_several_outputs_keeps_its_tree(pair, tmp_path):
+    pictures = torch.randn(8, 3, 32, 32)
+    path = export(pair, tmp_path / "model.xml", pictures[:1]).path
+    wanted = open_export(path).run(pictures)
+    validate = distance_to(wanted, pictures)
+    everything = quantize(path, tmp_path / "all.xml", pair, pictures.split(4), validate, max_loss=100)
+    card = quantize(path, tmp_path / "some.xml", pair, pictures.split(4), validate, max_loss=0.9 * everything.lost)
+    assert card.lost <= 0.9 * everything.lost
+    found = open_export(card.path).run(pictures)
+    assert found["masks"] is None
+    assert 0 < absolute_differences(found, wanted).mean() < 0.1
+
+
+@pytest.mark.slow
+def test_a_file_of_one_size_is_searched_for_maps_in_a_larger_twin_in_8_bits(trained, tmp_path, monkeypatch):
+    model, pictures, _ = trained
+    path = export(model, tmp_path / "float.xml", pictures[:1], dynamic=False).path
+    sizes = []
+    quantized = int8_module._quantized
+
+    def noted(openvino_model, images, kept=()):
+        sizes.append(tuple(images[0].shape[-2:]))
+        return quantized(openvino_model, images, kept)
+
+    monkeypatch.setattr(int8_module, "_quantized", noted)
+    quantize(path, tmp_path / "small.xml", model, pictures.split(1), lambda network: Metric("top1", 1.0))
+    assert sizes == [(32, 32), (64, 64)]
+
+
+def test_a_file_that_does_not_run_at_its_sizes_is_not_put_in_place(trained, exported, tmp_path, monkeypatch):
+    model, pictures, _ = trained
+
+    def of_one_size(*_):
+        fixed = read_openvino(exported)
+        fixed.reshape([32, 3, 32, 32])
+        return fixed
+
+    monkeypatch.setattr(int8_module, "_quantized", of_one_size)
+    with pytest.raises(ExportFailed, match=r"does not run for an input of \(1, 3, 32, 32\)"):
+        quantize(exported, tmp_path / "small.xml", model, [pictures], share_of_right_answers(trained))
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_input(exported, tmp_path):
-    path, pictures, _ = exported
+def test_a_file_with_a_softmax_that_the_network_lacks_is_not_put_in_place(
+    trained, exported, tiny, tmp_path, monkeypatch
+):
+    model, pictures, _ = trained
+    twin = to_openvino(capture(folded(tiny("deit", kernel="softmax")), pictures[:1]))
+    twin.set_rt_info(read_metadata(exported).to_json(), "castling")
+    monkeypatch.setattr(int8_module, "_quantized", lambda *_: twin)
+    with pytest.raises(ExportFailed, match="has 1 softmax operators; the network in PyTorch has none"):
+        quantize(exported, tmp_path / "small.xml", model, [pictures], lambda network: Metric("top1", 1.0))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_loss_that_nothing_mends_writes_nothing(trained, exported, tmp_path, monkeypatch):
+    model, pictures, _ = trained
+    scores = iter([1.0])  # the first is that of the file in float
+    monkeypatch.setattr(int8_module, "most_sensitive_first", lambda *_: [])
+    pattern = r"8 bits cost 10 points of top1 everywhere, and more than the 0\.5 allowed"
+    with pytest.raises(ExportFailed, match=pattern):
+        quantize(exported, tmp_path / "small.xml", model, [pictures], lambda network: Metric("top1", next(scores, 0.9)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input(trained, exported, tmp_path):
+    model, pictures, _ = trained
+    validate = share_of_right_answers(trained)
     with pytest.raises(ValueError, match=r"reads one \.xml file and writes another"):
-        quantize(path, path, [pictures], lambda network: 1.0)
-    with pytest.raises(ValueError, match="max_drop must be at least 0; got -1"):
-        quantize(path, tmp_path / "small.xml", [pictures], lambda network: 1.0, max_drop=-1)
+        quantize(exported, exported, model, [pictures], validate)
+    with pytest.raises(ValueError, match="max_loss must be at least 0; got -1"):
+        quantize(exported, tmp_path / "small.xml", model, [pictures], validate, max_loss=-1)
     with pytest.raises(ValueError, match="calibration is empty"):
-        quantize(path, tmp_path / "small.xml", [], lambda network: 1.0)
+        quantize(exported, tmp_path / "small.xml", model, [], validate)

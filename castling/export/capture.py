@@ -47,6 +47,11 @@ class Captured:
     dynamic: tuple[str, ...]
     side_step: int
 
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """The lengths of the input's axes; None where they are free."""
+        return _input_shape(self.program)
+
 
 def folded(model: nn.Module) -> nn.Module:
     """A copy as it goes into files: folded, or as it is where it has branches."""
@@ -155,11 +160,15 @@ def _form(program: ExportedProgram, names: Sequence[str]) -> Form:
     return form_of(tree_unflatten(tensors, program.call_spec.out_spec), names)
 
 
-def _free_axes(program: ExportedProgram) -> tuple[str, ...]:
+def _input_shape(program: ExportedProgram) -> tuple[int | None, ...]:
     [name] = program.graph_signature.user_inputs
     [node] = [node for node in program.graph.nodes if node.name == name]
-    shape = node.meta["val"].shape
-    return tuple(label for axis, label in AXES.items() if not is_concrete_int(shape[axis]))
+    return tuple(int(size) if is_concrete_int(size) else None for size in node.meta["val"].shape)
+
+
+def _free_axes(program: ExportedProgram) -> tuple[str, ...]:
+    shape = _input_shape(program)
+    return tuple(label for axis, label in AXES.items() if shape[axis] is None)
 
 
 def _forget_decisions(program: ExportedProgram) -> None:

@@ -172,7 +172,8 @@ def _within(
         logger.info("with %d layers in float they cost %.4g", len(found.kept), before.lost_by(found.metric))
         if before.lost_by(found.metric) <= max_loss:
             return found
-        num_kept *= 2
+        last = len(places) - 1
+        num_kept = len(places) if num_kept == last else min(2 * num_kept, last)
     raise ExportFailed(
         f"8 bits cost {cost} of {before.name} everywhere, and more than the {max_loss:g} allowed whatever "
         "stays in float"

@@ -6,6 +6,7 @@ picture, and that twin is looked into.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from castling.export.capture import Captured, capture, folded, reason
+from castling.export.capture import STEP, Captured, capture, folded, reason
 from castling.export.exported import ExportedFile, ExportFailed
 from castling.export.formats import format_of, open_export
 from castling.export.metadata import Metadata
@@ -83,13 +84,12 @@ def telling_picture(model: nn.Module, images: Tensor) -> tuple[Tensor, int]:
         images: an input `(B, C, H, W)` that it takes; sides grow by whole multiples.
 
     Example:
-        >>> from torch.nn import Flatten, Linear, Sequential, Unflatten
-        >>> network = Sequential(Flatten(2), Linear(64, 9), Linear(9, 1))  # of 3 tokens, whatever the picture
-        >>> telling_picture(network, torch.zeros(1, 3, 8, 8))[0].shape
-        torch.Size([1, 3, 48, 48])
+        >>> picture, num_tokens = telling_picture(nn.Conv2d(3, 8, 3), torch.zeros(1, 3, 224, 224))
+        >>> picture.shape, num_tokens
+        (torch.Size([1, 3, 1120, 1120]), 1225)
     """
     widest = max((max(values.shape, default=0) for values in model.state_dict().values()), default=0)
-    num_patches = max(1, _num_tokens(model, images) - 1)  # one of them may be a class token, which does not grow
+    num_patches = _num_patches(model, images)
     factor = 1
     while num_patches * factor**2 <= max(widest, factor * max(images.shape[-2:])):
         factor += 1
@@ -98,8 +98,11 @@ def telling_picture(model: nn.Module, images: Tensor) -> tuple[Tensor, int]:
 
 
 @torch.no_grad()
-def _num_tokens(model: nn.Module, images: Tensor) -> int:
-    """The longest sequence that a linear layer of the network sees."""
+def _num_patches(model: nn.Module, images: Tensor) -> int:
+    """The longest sequence that a linear layer sees, without a class token; of a network of convolutions, the last map.
+
+    Only patches grow with the picture.
+    """
     lengths = [1]
     hooks = [
         module.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[:-1].numel()))
@@ -111,4 +114,6 @@ def _num_tokens(model: nn.Module, images: Tensor) -> int:
     finally:
         for hook in hooks:
             hook.remove()
-    return max(lengths) // len(images)
+    longest = max(lengths) // len(images)
+    last_map = math.prod(-(-side // STEP) for side in images.shape[-2:])
+    return longest - 1 if longest > 1 else last_map

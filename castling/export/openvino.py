@@ -45,6 +45,8 @@ def to_openvino(captured: Captured) -> Any:
         extensions = [pytorch.ConversionExtension(name, rule) for name, rule in rules.items()]
         model = openvino.convert_model(captured.program, extension=extensions)
     model.inputs[0].set_names({"image"})
+    # The frontend leaves sides free that the graph does not.
+    model.reshape([-1 if size is None else size for size in captured.input_shape])
     for output, name in zip(model.outputs, names_in(captured.form), strict=True):
         output.set_names({name})
     return model

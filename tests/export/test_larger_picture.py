@@ -61,3 +61,5 @@ def test_sides_grow_until_tokens_outnumber_channels_and_pixels():
     picture, num_tokens = telling_picture(network, torch.zeros(1, 3, 128, 128))
     assert picture.shape == (1, 3, 128, 128)  # large enough as it is
     assert num_tokens == 255  # one of 256 may be a class token
+    convolution = nn.Conv2d(3, 512, 3)  # sees no sequences: N is that of its last map
+    assert telling_picture(convolution, torch.zeros(1, 3, 224, 224))[0].shape == (1, 3, 1120, 1120)

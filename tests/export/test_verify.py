@@ -29,12 +29,14 @@ def test_outputs_that_are_no_numbers_differ(images, tmp_path):
         verify(path, network, [images], tolerance=float("inf"))
 
 
-def test_a_file_takes_the_sizes_that_it_claims(deit, images, tmp_path):
-    path = export(deit, tmp_path / "model.pt2", images, dynamic=False).path
+@pytest.mark.parametrize("name", ["model.onnx", "model.xml", "model.pt2"])
+def test_a_static_file_takes_its_own_size_only(name, images, tmp_path):
+    network = nn.Conv2d(3, 4, 8, 8)
+    path = export(network, tmp_path / name, images, dynamic=False).path
     with pytest.raises(ExportFailed, match=r"does not run for an input of \(1, 3, 48, 48\)"):
-        verify(path, deit, [torch.zeros(1, 3, 48, 48)])
+        verify(path, network, [torch.zeros(1, 3, 48, 48)])
     with pytest.raises(ValueError, match="inputs is empty"):
-        verify(path, deit, [])
+        verify(path, network, [])
 
 
 def test_a_file_with_a_softmax_is_none_of_a_linear_network(tiny, deit, images, tmp_path):

@@ -49,8 +49,9 @@ def test_a_castled_run_is_written_into_its_folder(run_folder, castled_folder, ca
     for text in ("1x1x32x32", "batch, height, width", "none (N = ", "100 % native", f"wrote {path}"):
         assert text in shown
     metadata = read_metadata(path)
-    assert metadata.labels == tuple("0123456789")
-    assert (metadata.mean, metadata.crop_share, metadata.channels, metadata.castled) == ((0.305,), 1.0, 1, True)
+    assert metadata.facts == {"labels": list("0123456789")}
+    assert (metadata.preprocessing["mean"], metadata.preprocessing["crop_share"]) == ([0.305], 1.0)
+    assert (metadata.channels, metadata.castled) == (1, True)
     assert open_export(path).run(torch.zeros(5, 1, 40, 32)).shape == (5, 10)
 
 
@@ -61,9 +62,10 @@ def test_int8_has_a_card(castled_folder, tmp_path, capsys, monkeypatch):
     names = ["digits.bin", "digits.xml", "digits_int8.bin", "digits_int8.json", "digits_int8.xml"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     card = json.loads((tmp_path / "digits_int8.json").read_text())
-    assert 0 <= card["accuracy_after"] <= 1
+    before, after = (card[f"metric_{when}"]["value"] for when in ("before", "after"))
+    assert 0 <= after <= 1
     assert (tmp_path / "digits_int8.bin").stat().st_size < (tmp_path / "digits.bin").stat().st_size
-    assert f"{100 * card['accuracy_before']:.2f} % to {100 * card['accuracy_after']:.2f} %" in capsys.readouterr().out
+    assert f"{100 * before:.2f} % to {100 * after:.2f} %" in capsys.readouterr().out
 
 
 def test_a_name_with_weights(tmp_path, capsys):

@@ -32,7 +32,7 @@ def test_every_engine_gives_pytorchs_outputs(deit, engine):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("engine", BY_ENGINE)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_gives_the_tree_of_the_network(pair, images, engine):
     wanted, run = pair(images), on_engine(pair, images, engine, threads=1)
     first = run(images)

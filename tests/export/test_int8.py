@@ -36,6 +36,13 @@ def exported(trained, tmp_path_factory):
     return export(model, tmp_path_factory.mktemp("float") / "model.xml", pictures[:1]).path
 
 
+@pytest.fixture
+def written(pair, tmp_path):
+    """A network with several outputs, its file and pictures, which take a moment only."""
+    pictures = torch.randn(8, 3, 32, 32)
+    return pair, export(pair, tmp_path / "float" / "model.xml", pictures[:1]).path, pictures
+
+
 def share_of_right_answers(trained):
     _, pictures, labels = trained
     return lambda network: Metric("top1", float((network(pictures).argmax(-1) == labels).float().mean()))
@@ -48,6 +55,7 @@ def distance_to(wanted, pictures):
     )
 
 
+@pytest.mark.slow
 def test_the_card(trained, exported, tmp_path):
     model, pictures, _ = trained
     before = {file.name: file.read_bytes() for file in exported.parent.iterdir()}
@@ -70,6 +78,7 @@ def test_the_card(trained, exported, tmp_path):
     assert model.training
 
 
+@pytest.mark.slow
 def test_layers_go_back_to_float_until_a_metric_that_should_be_low_is(trained, exported, tmp_path):
     model, pictures, _ = trained
     validate = distance_to(open_export(exported).run(pictures), pictures)
@@ -83,9 +92,8 @@ def test_layers_go_back_to_float_until_a_metric_that_should_be_low_is(trained, e
     assert card.lost <= limit
 
 
-def test_a_network_with_several_outputs_keeps_its_tree(pair, tmp_path):
-    pictures = torch.randn(8, 3, 32, 32)
-    path = export(pair, tmp_path / "model.xml", pictures[:1]).path
+def test_a_network_with_several_outputs_keeps_its_tree(written, tmp_path):
+    pair, path, pictures = written
     wanted = open_export(path).run(pictures)
     validate = distance_to(wanted, pictures)
     everything = quantize(path, tmp_path / "all.xml", pair, pictures.split(4), validate, max_loss=100)
@@ -112,20 +120,21 @@ def test_a_file_of_one_size_is_searched_for_maps_in_a_larger_twin_in_8_bits(trai
     assert sizes == [(32, 32), (64, 64)]
 
 
-def test_a_file_that_does_not_run_at_its_sizes_is_not_put_in_place(trained, exported, tmp_path, monkeypatch):
-    model, pictures, _ = trained
+def test_a_file_that_does_not_run_at_its_sizes_is_not_put_in_place(written, tmp_path, monkeypatch):
+    pair, path, pictures = written
 
     def of_one_size(*_):
-        fixed = read_openvino(exported)
-        fixed.reshape([32, 3, 32, 32])
+        fixed = read_openvino(path)
+        fixed.reshape([8, 3, 32, 32])
         return fixed
 
     monkeypatch.setattr(int8_module, "_quantized", of_one_size)
     with pytest.raises(ExportFailed, match=r"does not run for an input of \(1, 3, 32, 32\)"):
-        quantize(exported, tmp_path / "small.xml", model, [pictures], share_of_right_answers(trained))
-    assert not list(tmp_path.iterdir())
+        quantize(path, tmp_path / "new" / "small.xml", pair, [pictures], lambda network: Metric("top1", 1.0))
+    assert not list((tmp_path / "new").iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_with_a_softmax_that_the_network_lacks_is_not_put_in_place(
     trained, exported, tiny, tmp_path, monkeypatch
 ):
@@ -138,22 +147,25 @@ def test_a_file_with_a_softmax_that_the_network_lacks_is_not_put_in_place(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_loss_that_nothing_mends_writes_nothing(trained, exported, tmp_path, monkeypatch):
-    model, pictures, _ = trained
+def test_a_loss_that_nothing_mends_writes_nothing(written, tmp_path, monkeypatch):
+    pair, path, pictures = written
     scores = iter([1.0])  # the first is that of the file in float
     monkeypatch.setattr(int8_module, "most_sensitive_first", lambda *_: [])
     pattern = r"8 bits cost 10 points of top1 everywhere, and more than the 0\.5 allowed"
     with pytest.raises(ExportFailed, match=pattern):
-        quantize(exported, tmp_path / "small.xml", model, [pictures], lambda network: Metric("top1", next(scores, 0.9)))
-    assert not list(tmp_path.iterdir())
+        quantize(path, tmp_path / "small.xml", pair, [pictures], lambda network: Metric("top1", next(scores, 0.9)))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["float"]
 
 
-def test_bad_input(trained, exported, tmp_path):
-    model, pictures, _ = trained
-    validate = share_of_right_answers(trained)
+def test_bad_input(pair, tmp_path):
+    exported, pictures = tmp_path / "model.xml", torch.zeros(1, 3, 8, 8)
+
+    def validate(network):
+        raise AssertionError("nothing is measured before all is checked")
+
     with pytest.raises(ValueError, match=r"reads one \.xml file and writes another"):
-        quantize(exported, exported, model, [pictures], validate)
+        quantize(exported, exported, pair, [pictures], validate)
     with pytest.raises(ValueError, match="max_loss must be at least 0; got -1"):
-        quantize(exported, tmp_path / "small.xml", model, [pictures], validate, max_loss=-1)
+        quantize(exported, tmp_path / "small.xml", pair, [pictures], validate, max_loss=-1)
     with pytest.raises(ValueError, match="calibration is empty"):
-        quantize(exported, tmp_path / "small.xml", model, [], validate)
+        quantize(exported, tmp_path / "small.xml", pair, [], validate)

@@ -17,7 +17,7 @@ VERBS = {
     "castle": "drop the softmax branch, with a certificate",
     "convert": "turn a trained softmax network into a castled one",
     "evaluate": "measure a trained model on its data",
-    "predict": "label pictures with a trained model",
+    "predict": "let a trained model look at pictures",
     "plan": "find out which attentions of a network are worth castling here",
     "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
     "report": "write a run as an HTML page with figures",

@@ -1,24 +1,22 @@
-"""`castling castle`: drop the branch of a trained model, with a certificate of what that cost."""
+"""`castling castle`: drop the branch of a trained network, with a certificate of what that cost."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from castling.cli import HelpFormatter
-from castling.conversion import Certificate, certify
-from castling.training.run_folder import write_file
-from castling.training.saved import CERTIFICATE, occupancy_history, open_model, write_castled
+from castling.conversion import Certificate
+from castling.tasks.task import Batch
+from castling.training.saved import CASTLED, CERTIFICATE
+from castling.workflows.castle_run import Track, castle_run
 
-COLOURS = {"free": "green", "cheap": "yellow", "not yet": "red"}
+COLOURS = {"free": "green", "cheap": "yellow", "unused": "yellow", "not yet": "red"}
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,51 +29,91 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         epilog="Example: castling castle runs/digits --tolerance 0.5",
         formatter_class=HelpFormatter,
     )
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a trained run")
-    parser.add_argument("--tolerance", type=float, default=0.5, metavar="POINTS", help="largest loss of accuracy")
-    parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights")
-    parser.add_argument("--data", metavar="DIR", help="another place of the run's data")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at a time")
+    add = parser.add_argument
+    add("run_folder", type=Path, metavar="RUN", help="folder of a trained run")
+    add("--tolerance", type=float, default=0.5, metavar="X", help="largest loss: points of a percentage, or its unit")
+    add("--checkpoint", choices=("last", "best"), help="which weights (default: last)")
+    add("--data", metavar="DIR", help="another place of the run's data")
+    add("--batch-size", type=int, default=64, metavar="N", help="pictures at a time")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Certify, print the verdict, and write what it allows."""
     console = Console()
-    certificate, castled_folder = castle_run(
-        flags.run_folder, flags.tolerance, flags.checkpoint, flags.data, flags.batch_size
+    certificate, castled = castle_run(
+        flags.run_folder, flags.tolerance, flags.checkpoint, flags.data, flags.batch_size, track=certifying(console)
     )
     print_certificate(certificate, console)
-    console.print(f"wrote {flags.run_folder / CERTIFICATE}", highlight=False, soft_wrap=True)
-    if castled_folder is None:
-        old = flags.run_folder / "castled"
-        console.print(
-            "no castled weights were written" + (f"; those in {old} are of an earlier certificate" * old.exists()),
-            highlight=False,
-            soft_wrap=True,
-        )
-        return 1
-    console.print(f"wrote {castled_folder}", highlight=False, soft_wrap=True)
-    return 0
+    return say_written(flags.run_folder, castled, console)
 
 
-def castle_run(
-    folder: Path, tolerance: float = 0.5, checkpoint: Any = "last", data: str | None = None, batch_size: int = 64
-) -> tuple[Certificate, Path | None]:
-    """Certify a run and write its castled weights; the folder is None where the verdict forbids it."""
-    saved = open_model(folder, checkpoint)
-    saved.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    task = saved.recipe.make_task(data)
-    loader = task.build_loader("val", batch_size)
-    batches: Iterable[Any] = track(loader, "Certifying", total=len(loader.batch_sampler))
-    certificate = certify(saved.model, batches, tolerance, occupancy_history(folder))
-    content = certificate.to_json()
-    write_file(folder / CERTIFICATE, json.dumps(content, indent=2).encode())
-    return certificate, None if certificate.verdict == "not yet" else write_castled(folder, saved, content)
+def certifying(console: Console) -> Track:
+    """A bar for the batches that a certificate is measured on."""
+
+    def tracked(batches: Iterable[Batch], count: int) -> Iterable[Batch]:
+        return track(batches, "Certifying", total=count, console=console)
+
+    return tracked
+
+
+def say_written(run_folder: Path, castled: Path | None, console: Console) -> int:
+    """Print what was written; the exit code is 1 where castled weights are forbidden."""
+    lines = [f"wrote {run_folder / CERTIFICATE}"]
+    if castled is not None:
+        lines.append(f"wrote {castled}")
+    elif (run_folder / CASTLED).exists():
+        lines.append(f"no castled weights were written; those in {run_folder / CASTLED} are of an earlier certificate")
+    else:
+        lines.append("no castled weights were written")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    return int(castled is None)
 
 
 def print_certificate(certificate: Certificate, console: Console) -> None:
-    """Print the verdict with its numbers, a table of layers and the advice."""
+    """Print the networks, the layers, the verdict with its numbers, and the advice."""
+    console.width = max(console.width, 110)  # numbers are never cut
+    console.print(_networks_table(certificate))
+    if certificate.layers:
+        console.print(_layers_table(certificate))
+    if certificate.sizes:
+        console.print(_sizes_table(certificate))
+    colour = COLOURS[certificate.verdict]
+    console.print(f"verdict: [bold {colour}]{certificate.verdict}[/]", highlight=False)
+    quadratic = certificate.quadratic_tensors
+    proof = "not told" if quadratic is None else str(len(quadratic) or "none")
+    first = next(iter(certificate.networks))
+    lines = [
+        f"{certificate.lost:.2f} {certificate.unit} lost from {first} to castled "
+        f"(tolerance {certificate.tolerance:g}, {certificate.num_examples} pictures)",
+        f"weights {'bitwise equal' if certificate.state_dict_equal else 'DIFFER'}",
+        f"N x N tensors in the castled network: {proof}" + _besides(certificate.kept_softmax),
+        *certificate.advice,
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _networks_table(certificate: Certificate) -> Table:
+    table = Table("network")
+    first = next(iter(certificate.networks.values()))
+    headings = [*(metric.name for metric in first.metrics), "MACs", "parameters", "same answers", "outputs differ by"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, report in certificate.networks.items():
+        table.add_row(
+            name,
+            *(metric.shown for metric in report.metrics),
+            f"{report.macs / 1e6:,.1f} M",
+            f"{report.parameters:,}",
+            f"{100 * report.agreement:.2f} %",
+            f"{report.largest_difference:.3g}, median {report.median_difference:.3g}",
+        )
+    return table
+
+
+def _layers_table(certificate: Certificate) -> Table:
     table = Table("attention", "tokens", "cut", "can empty", "peak mask", "mask now", "opened")
     for layer in certificate.layers:
         table.add_row(
@@ -87,23 +125,22 @@ def print_certificate(certificate: Certificate, console: Console) -> None:
             f"{100 * max(layer.occupancy):.2f} %",
             _yes(layer.opened),
         )
-    console.print(table)
-    colour = COLOURS[certificate.verdict]
-    console.print(f"verdict: [bold {colour}]{certificate.verdict}[/]", highlight=False)
-    lines = [
-        f"{certificate.metric} with the branch {100 * certificate.with_branch:.2f} %, castled "
-        f"{100 * certificate.castled:.2f} %: {certificate.gap:.2f} points lost "
-        f"(tolerance {certificate.tolerance:g}, {certificate.num_examples} pictures)",
-        f"same prediction for {100 * certificate.agreement:.2f} %; logits differ by at most "
-        f"{certificate.largest_difference:.3g}, by {certificate.median_difference:.3g} in the median",
-        f"weights {'bitwise equal' if certificate.state_dict_equal else 'DIFFER'}, {certificate.parameters:,} of them",
-        f"{certificate.macs_with_branch / 1e6:,.1f} M MACs with the branch, "
-        f"{certificate.macs_castled / 1e6:,.1f} M castled",
-        f"N x N tensors in the castled model: {len(certificate.quadratic_tensors) or 'none'}",
-        *certificate.advice,
-    ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return table
+
+
+def _sizes_table(certificate: Certificate) -> Table:
+    """A line for each network at each size of the pictures."""
+    table = Table("px", "network")
+    for metric in next(iter(certificate.networks.values())).metrics:
+        table.add_column(metric.name, justify="right")
+    for size, networks in certificate.sizes.items():
+        for name, metrics in networks.items():
+            table.add_row(str(size), name, *(metric.shown for metric in metrics))
+    return table
+
+
+def _besides(kept: list[str]) -> str:
+    return f"; {len(kept)} attentions were left as they are, such as {kept[0]}" if kept else ""
 
 
 def _yes(value: bool) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import os
 from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
-from rich.table import Table
 
 from castling.attention import KERNELS
 from castling.cli import HelpFormatter
+from castling.cli.castle import certifying, print_certificate, say_written
 from castling.cli.train import train_with_progress
 from castling.config import AttentionConfig, LocalConv
-from castling.training.linearize import ORIGINAL, STAGES, Linearization, compare, linearize, stage_recipes
-from castling.training.recipe import Recipe, load_recipe
-from castling.training.run_folder import RunFolder
-from castling.training.saved import open_model, save_weights, write_castled
+from castling.training.recipe import Recipe
+from castling.workflows.convert_network import convert_network
+from castling.workflows.linearize import STAGES, Linearization
+from castling.workflows.originals import find_original
+
+UNLABELLED_STAGES = STAGES[:2]
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,26 +29,26 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="turn a trained softmax network into a castled one",
         description="Put castling attention into a trained network and train it over, in stages: each attention "
         "matches the original's, then the features of all blocks do, then the task is trained with the original as "
-        "teacher. Called again, it goes on where it stopped. At the end the original, the converted and the castled "
-        "network are compared, and the castled one is written.",
-        epilog="Example: castling convert runs/deit --out runs/castled --stages features task --epochs 1 2",
+        "teacher. The first two need no labels, and a model of timm's or transformers' no more than a folder of "
+        "pictures. Called again, it goes on where it stopped. At the end the original, the converted and the castled "
+        "network are certified; where the loss is within the tolerance the castled one is written, otherwise the exit "
+        "code is 1.",
+        epilog="Example: castling convert vit_small_patch16_224 --weights vit.safetensors --data photos --out "
+        "runs/castled; or of a run: castling convert runs/deit --out runs/castled --stages features finetune "
+        "--epochs 1 2",
         formatter_class=HelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="RUN_OR_RECIPE", help="folder of the original's run; or a recipe of it, with --weights")
+    add("model", metavar="MODEL", help="run folder, recipe, name of a model of timm's, or folder of transformers'")
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from the original's recipe")
     add("--out", type=Path, required=True, metavar="DIR", help="folder of the conversion")
-    add("--weights", type=Path, metavar="FILE", help="the original's weights, where there is no run")
-    add("--checkpoint", choices=("last", "best"), default="last", help="which weights of the run")
-    add("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="what to train, in this order")
+    add("--weights", type=Path, metavar="FILE", help="the original's weights, of a name or a recipe")
+    add("--data", metavar="DIR", help="folder of pictures, with labels or without (default: the run's)")
+    add("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
+    add("--stages", nargs="+", choices=STAGES, help="what to train, in this order (default: all that have labels)")
     add("--epochs", type=int, nargs="+", metavar="N", help="epochs of each stage (default: 1 each)")
     add("--learning-rate", type=float, metavar="X", help="peak learning rate (default: the original's)")
-    add(
-        "--only",
-        nargs="+",
-        metavar="PATTERN",
-        help="attentions to convert, such as 'castling plan' names (default: all)",
-    )
+    add("--only", nargs="+", metavar="PATTERN", help="attentions to convert, as 'castling plan' says (default: all)")
     add("--kernel", choices=KERNELS, default=AttentionConfig().kernel, help="kernel of castling attention")
     add(
         "--local-conv",
@@ -55,86 +57,50 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="its filter: 9 taps along the tokens, 3 x 3 on their grid (for other picture sizes than those of "
         "training), or none",
     )
-    add(
-        "--teacher",
-        choices=("self", "none"),
-        default="self",
-        help="whom the task stage follows: the original or nobody",
-    )
-    add("--data", metavar="DIR", help="another place of the pictures")
-    add("--sizes", type=int, nargs="+", metavar="PX", help="picture sizes to compare at (default: that of training)")
+    add("--aux", action="store_true", help="with the auxiliary branch, whose threshold closes in the last stage")
+    add("--threshold", type=float, default=AttentionConfig().threshold, metavar="X", help="where it begins, for --aux")
+    add("--teacher", choices=("self", "none"), default="self", help="whom finetune follows: the original or nobody")
+    add("--train-size", type=int, metavar="PX", help="picture size of the last stage: that of use")
+    add("--sizes", type=int, nargs="+", default=[], metavar="PX", help="other picture sizes to measure at")
+    add("--tolerance", type=float, default=0.5, metavar="X", help="largest loss: points of a percentage, or its unit")
     parser.set_defaults(run=run)
 
 
-def run(flags: argparse.Namespace) -> None:
-    """Train the stages, compare, and write the castled network."""
-    console = Console()
-    base, weights = _original(flags)
+def run(flags: argparse.Namespace) -> int:
+    """Train the stages, certify, and write the castled network where that is allowed."""
+    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
+    original = find_original(flags.model, flags.weights, flags.checkpoint, flags.data)
+    stages = tuple(flags.stages or (STAGES if original.labelled else UNLABELLED_STAGES))
     settings = Linearization(
-        stages=tuple(flags.stages),
-        epochs=tuple(flags.epochs or [1] * len(flags.stages)),
+        stages=stages,
+        epochs=tuple(flags.epochs or [1] * len(stages)),
         rate=flags.learning_rate,
         only=None if flags.only is None else tuple(flags.only),
-        attention={
-            "kernel": flags.kernel,
-            "aux": False,
-            "local_conv": flags.local_conv,
-            "local_conv_size": 3 if flags.local_conv == "grid" else AttentionConfig().local_conv_size,
-        },
-        teacher=flags.teacher,
+        attention=AttentionConfig(
+            kernel=flags.kernel,
+            aux=flags.aux,
+            threshold=flags.threshold,
+            local_conv=flags.local_conv,
+            local_conv_size=3 if flags.local_conv == "grid" else AttentionConfig().local_conv_size,
+        ),
+        follow=flags.teacher == "self",
+        train_size=flags.train_size,
     )
     overrides = [*flags.overrides, *([] if flags.data is None else [f"data.root={flags.data}"])]
-    recipes = stage_recipes(base, flags.out, settings, overrides)
-    _check_same(recipes, flags.out)
-    flags.out.mkdir(parents=True, exist_ok=True)
-    weights(flags.out / ORIGINAL)
 
     def train_stage(recipe: Recipe, folder: Path, resume: bool) -> Any:
-        return train_with_progress(recipe, folder, resume, console, recipe.settings.objective.capitalize())
+        return train_with_progress(recipe, folder, resume, console, folder.name.capitalize())
 
-    folder = linearize(recipes, flags.out, train_stage)
-    saved = open_model(folder)
-    with console.status("Comparing the original, the converted and the castled network"):
-        certificate = compare(saved, flags.sizes or ())
-    print_comparison(certificate, console)
-    other_size = set(certificate["sizes"]) - {saved.recipe.settings.data.image_size}
-    if other_size and flags.local_conv == "tokens":
+    folder, certificate, castled = convert_network(
+        original, flags.out, settings, train_stage, overrides, flags.tolerance, flags.sizes, certifying(console)
+    )
+    if certificate is None:
+        return 0
+    print_certificate(certificate, console)
+    trained_at = flags.train_size or original.recipe.settings.data.image_size
+    if flags.local_conv == "tokens" and set(flags.sizes) - {trained_at}:
         console.print("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
-    castled = write_castled(folder, saved, certificate)
-    console.print(f"wrote {castled}; next: castling export {folder}", highlight=False, soft_wrap=True)
-
-
-def _original(flags: argparse.Namespace) -> tuple[Recipe, Any]:
-    """The original's recipe, and a function that writes its weights into a file."""
-    folder = Path(flags.model)
-    if folder.is_dir():
-        if flags.weights is not None:
-            raise ValueError("--weights is for a recipe; a run has its own")
-        saved = open_model(folder, flags.checkpoint)
-        return saved.recipe, lambda path: save_weights(saved.model, path)
-    if flags.weights is None:
-        raise ValueError(f"there is no run folder {flags.model}; with a recipe, give the original's --weights")
-    if not flags.weights.is_file():
-        raise ValueError(f"there is no file {flags.weights}")
-    return load_recipe(flags.model), lambda path: shutil.copyfile(flags.weights, path)
-
-
-def _check_same(recipes: list[Recipe], out: Path) -> None:
-    """Refuse to go on with a conversion that began with other settings."""
-    for recipe in recipes:
-        folder = RunFolder(out / recipe.settings.objective)
-        if folder.is_run() and folder.recipe() != recipe:
-            raise ValueError(f"{folder.path} was begun with other settings; name another --out, or call it as before")
-
-
-def print_comparison(certificate: dict[str, Any], console: Console) -> None:
-    """Print the three networks, a line for each size of the pictures."""
-    table = Table("px", "network", title=f"{certificate['attentions']} attentions castled")
-    sizes = certificate["sizes"]
-    metrics = [name for name in next(iter(sizes.values()))["original"] if name != "loss"]
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-    for size, networks in sizes.items():
-        for name, found in networks.items():
-            table.add_row(str(size), name, *(f"{100 * found[metric]:.2f} %" for metric in metrics))
-    console.print(table)
+    code = say_written(folder, castled, console)
+    if not code:
+        console.print(f"next: castling export {folder}", highlight=False, soft_wrap=True)
+    return code

@@ -1,4 +1,4 @@
-"""`castling evaluate`: metrics of a trained model, with its branch and castled."""
+"""`castling evaluate`: metrics of a trained network, with its branch and castled."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from castling.cli import HelpFormatter
-from castling.tasks.classification.distillation import write_logits
-from castling.training.evaluation import OnDevice, evaluate_both
+from castling.measure.metric import as_values, describe_metrics
+from castling.tasks.task import Batch, Loader
+from castling.training.evaluation import OnDevice, best_device, evaluate
 from castling.training.saved import open_model
 
 
@@ -28,48 +27,49 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=HelpFormatter,
     )
     parser.add_argument("model", type=Path, metavar="RUN", help="run folder, or its castled folder")
-    parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights of a run")
+    parser.add_argument("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     parser.add_argument("--data", metavar="DIR", help="another place of the run's data")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at a time")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="reading processes")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--logits", type=Path, metavar="DIR", help="write logits of the training pictures as a teacher")
+    parser.add_argument("--answers", type=Path, metavar="DIR", help="write what a student can learn from, as a teacher")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> None:
-    """Print metrics; with --logits, write those of the training pictures instead."""
+    """Print metrics; with --answers, write those of the training pictures instead."""
     saved = open_model(flags.model, flags.checkpoint)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    saved.model.to(device)
-    task = saved.recipe.make_task(flags.data)
+    device = best_device()
+    network = saved.network.to(device)
+    task = saved.task if flags.data is None else saved.task.elsewhere(root=flags.data)
     console = Console(stderr=flags.json)
-    if flags.logits is not None:
-        loader = task.build_loader("train", flags.batch_size, workers=flags.workers)
-        logits, names = task.logits(saved.model, OnDevice(_tracked(loader, console), device))
-        write_logits(flags.logits, logits, names)
-        console.print(f"wrote {len(names)} logits into {flags.logits}", highlight=False, soft_wrap=True)
+    if flags.answers is not None:
+        loader = task.loader("train", flags.batch_size, workers=flags.workers)
+        count = task.write_answers(network, OnDevice(_tracked(loader, console), device), flags.answers)
+        console.print(f"wrote {count} answers into {flags.answers}", highlight=False, soft_wrap=True)
         return
-    loader = task.build_loader("val", flags.batch_size, workers=flags.workers)
-    unreadable: list[tuple[str, str]] = []
-    batches = OnDevice(_tracked(loader, console), device)
-    found = evaluate_both(task, saved.model, batches, note_unreadable=unreadable.extend)
+    loader = task.loader("val", flags.batch_size, workers=flags.workers)
+    unreadable: dict[str, str] = {}
+    loader.on_unreadable = unreadable.update
+    found = evaluate(task, network, OnDevice(_tracked(loader, console), device), drop_branches=True)
     if flags.json:
-        print(json.dumps({**found, "unreadable": [name for name, _ in unreadable]}))
+        castled = None if found.castled is None else as_values(found.castled)
+        content = {"metrics": describe_metrics(found.model), "model": as_values(found.model), "castled": castled}
+        print(json.dumps({**content, "occupancy": found.occupancy, "unreadable": list(unreadable)}))
         return
-    for name, metrics in (("as it is", found["model"]), ("castled", found["castled"])):
+    for name, metrics in (("as it is", found.model), ("castled", found.castled)):
         if metrics is not None:
-            shown = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items())
+            shown = ", ".join(f"{metric.name} {metric.shown}" for metric in metrics)
             console.print(f"{name}: {shown}", highlight=False)
-    for name, error in unreadable:
+    for name, error in unreadable.items():
         console.print(f"unreadable, not counted: {name}: {error}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _tracked:
     """A loader that shows a bar each time it is gone through."""
 
-    def __init__(self, loader: Any, console: Console) -> None:
+    def __init__(self, loader: Loader, console: Console) -> None:
         self.loader, self.console = loader, console
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         return iter(track(self.loader, "Evaluating", total=len(self.loader), console=self.console))

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import timm
-import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from timm.models import load_state_dict
-from torch import Tensor, nn
 
-import castling.models  # noqa: F401 - registers castling_*
-from castling.attention import branches
 from castling.cli import HelpFormatter
-from castling.config import check_choice
-from castling.conversion import castle
-from castling.export import FORMATS, ExportFailed, QuantizationCard, Verification, export, quantize
-from castling.export.metadata import Metadata, describe_network
-from castling.measure.metric import Metric
-from castling.training.recipe import Recipe
-from castling.training.run_folder import write_file
-from castling.training.saved import open_model
-
-NUM_CALIBRATION = 300  # pictures from which 8 bits learn their ranges
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is exported.
-
-    Args:
-        model: in evaluation mode.
-        example: an input of the size that it is made for.
-        metadata: how to use it.
-        out: where the file goes by default, without its ending.
-        recipe: of its run, where there is one.
-    """
-
-    model: nn.Module
-    example: Tensor
-    metadata: Metadata
-    out: Path
-    recipe: Recipe | None = None
+from castling.export import FORMATS, ExportFailed, QuantizationCard, Verification, export
+from castling.tasks.task import Batch
+from castling.workflows.exporting import find_subject, quantize_run
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,10 +36,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--static", action="store_true", help="fix batch, height and width")
     add("--with-branch", action="store_true", help="write a model that was not castled")
     add("--int8", action="store_true", help="write a file in 8 bits as well (a run, format openvino)")
-    add("--max-drop", type=float, default=0.5, metavar="POINTS", help="accuracy that 8 bits may lose")
+    add("--max-loss", type=float, default=0.5, metavar="X", help="what 8 bits may lose: points, or the metric's unit")
     add("--tolerance", type=float, default=1e-4, metavar="X", help="largest difference to PyTorch's outputs")
     add("--weights", type=Path, metavar="FILE", help="weights of a named model (default: random)")
-    add("--checkpoint", choices=("last", "best"), default="last", help="which weights of a run")
+    add("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     add("--data", metavar="DIR", help="another place of the run's data, for --int8")
     parser.set_defaults(run=run)
 
@@ -82,10 +47,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(flags: argparse.Namespace) -> int:
     """Export, print what was verified, and quantise where asked to."""
     console = Console()
-    if flags.batch < 1:
-        raise ValueError(f"batch must be at least 1; got {flags.batch}")
-    subject = find_subject(flags)
-    if flags.int8 and (flags.format != "openvino" or subject.recipe is None):
+    subject = find_subject(flags.model, flags.size, flags.batch, flags.weights, flags.checkpoint, flags.with_branch)
+    if flags.int8 and (flags.format != "openvino" or subject.task is None):
         raise ValueError(
             "--int8 needs --format openvino, and a run whose pictures it can be calibrated and measured on"
         )
@@ -93,10 +56,14 @@ def run(flags: argparse.Namespace) -> int:
     out = flags.out or subject.out.with_name(subject.out.name + suffix)
     if out.suffix != suffix:
         raise ValueError(f"a file of format {flags.format} ends in {suffix}; got {out}")
+
+    def tracked(batches: Iterable[Batch], count: int, what: str) -> Iterable[Batch]:
+        return track(batches, what, total=count, console=console, transient=True)
+
     try:
         with console.status(f"Exporting to {out}, and comparing with PyTorch"):
             seen = export(
-                subject.model,
+                subject.network,
                 out,
                 subject.example,
                 dynamic=not flags.static,
@@ -106,102 +73,11 @@ def run(flags: argparse.Namespace) -> int:
             )
         print_verification(seen, console)
         if flags.int8:
-            print_card(quantize_run(subject, seen, flags.data, flags.max_drop, console), console)
+            print_card(quantize_run(subject, seen, flags.data, flags.max_loss, tracked), console)
     except ExportFailed as error:
         print(f"castling: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def find_subject(flags: argparse.Namespace) -> Subject:
-    """Open the run, or make the model of this name.
-
-    Raises:
-        ValueError: if there is neither, a run was not castled, or weights do not fit.
-    """
-    folder = Path(flags.model)
-    if not folder.exists():
-        if "/" in flags.model:
-            raise ValueError(f"there is no run folder {flags.model}")
-        return _named(flags.model, flags)
-    castled = folder / "castled"
-    if castled.is_dir() and not flags.with_branch:
-        folder = castled
-    saved = open_model(folder, flags.checkpoint)
-    if branches(saved.model) and not flags.with_branch:
-        raise ValueError(f"{folder} is not castled; run first: castling castle {folder}, or use --with-branch")
-    if flags.weights is not None:
-        raise ValueError("--weights is for a named model; a run has its own")
-    data = saved.recipe.settings.data
-    example = torch.zeros(flags.batch, data.channels, *(flags.size or (data.image_size, data.image_size)))
-    preprocessing = {name: getattr(data, name) for name in ("mean", "std", "interpolation", "crop_share")}
-    metadata = describe_network(saved.model, example, preprocessing=preprocessing, facts={"labels": list(saved.labels)})
-    return Subject(saved.model, example, metadata, folder / "model", saved.recipe)
-
-
-def _named(name: str, flags: argparse.Namespace) -> Subject:
-    """A model of timm's registry; ours are castled, which changes none of their weights."""
-    if not timm.is_model(name):
-        check_choice("model or run folder", name, timm.list_models("castling_*") + timm.list_models(name[:4] + "*"))
-    options: dict[str, Any] = {} if flags.size is None or name.startswith("castling_") else {"img_size": flags.size}
-    weights = None if flags.weights is None else _weights(flags.weights)
-    model = timm.create_model(name, **options)
-    if weights is not None:
-        classifier = model.pretrained_cfg.get("classifier")
-        head = weights.get(f"{classifier}.bias")
-        model = model if head is None else timm.create_model(name, num_classes=len(head), **options)
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(f"{flags.weights} does not fit {name}: {error}") from error
-    if branches(model) and not flags.with_branch:
-        model = castle(model, inplace=True)
-    channels, *sides = model.pretrained_cfg["input_size"]
-    example = torch.zeros(flags.batch, channels, *(flags.size or sides))
-    return Subject(model.eval(), example, describe_network(model, example), Path(name))
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    try:
-        return load_state_dict(str(path), device="cpu", weights_only=True)
-    except Exception as error:  # each format of weights raises its own
-        raise ValueError(f"{path} holds no weights: {error}") from error
-
-
-def quantize_run(
-    subject: Subject, seen: Verification, data: str | None, max_drop: float, console: Console
-) -> QuantizationCard:
-    """Quantise what was exported: training pictures calibrate it, validation pictures measure it."""
-    assert subject.recipe is not None
-    if "batch" not in seen.dynamic and len(subject.example) > 1:
-        raise ValueError("--int8 measures with any number of pictures: leave --static or --batch out")
-    task = subject.recipe.make_task(data)
-    batch_size = 32 if "batch" in seen.dynamic else 1
-    image_size = tuple(subject.example.shape[-2:])
-
-    def pictures(split: str, what: str) -> Iterator[Any]:
-        loader = task.build_loader(split, batch_size)
-        for batch in track(loader, what, total=len(loader.batch_sampler), console=console, transient=True):
-            if tuple(batch["image"].shape[-2:]) != image_size:
-                raise ValueError(f"--int8 uses the run's pictures as they are: leave --size {image_size} out")
-            yield batch
-
-    calibration: list[Tensor] = []
-    for batch in pictures("train", "Reading pictures to calibrate"):
-        calibration += batch["image"][batch["target"] >= 0].split(1)
-        if len(calibration) >= NUM_CALIBRATION:
-            break
-
-    def validate(network: Any) -> Metric:
-        value = float(task.evaluate(network, pictures("val", "Measuring"))[task.primary_metric])
-        return Metric(task.primary_metric, value)
-
-    out = seen.path.with_name(f"{seen.path.stem}_int8.xml")
-    card = quantize(seen.path, out, subject.model, calibration[:NUM_CALIBRATION], validate, max_drop)
-    write_file(out.with_suffix(".json"), json.dumps(card.to_json(), indent=2).encode())
-    return card
 
 
 def print_verification(seen: Verification, console: Console) -> None:

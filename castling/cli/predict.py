@@ -1,18 +1,20 @@
-"""`castling predict`: labels with probabilities for pictures."""
+"""`castling predict`: what a trained network sees in pictures."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
 from castling.cli import HelpFormatter
-from castling.tasks.classification.predict import Prediction, Predictor
+from castling.settings import from_mapping, with_overrides
+from castling.tasks.pictures import read_picture
+from castling.tasks.task import Prediction
+from castling.training.evaluation import best_device
 from castling.training.saved import open_model
 
 
@@ -20,40 +22,43 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Add the verb and its flags."""
     parser = verbs.add_parser(
         "predict",
-        help="label pictures with a trained model",
-        description="Print the likeliest classes of pictures. A folder stands for all pictures in it.",
-        epilog="Example: castling predict photo.jpg more/ --model runs/imagenette/castled --json",
+        help="let a trained model look at pictures",
+        description="Print what a network sees in pictures. A folder stands for all pictures in it.",
+        epilog="Example: castling predict photo.jpg more/ --model runs/imagenette/castled --set top=3 --draw drawn",
         formatter_class=HelpFormatter,
     )
     parser.add_argument("pictures", nargs="+", metavar="IMAGE", help="picture or folder of pictures")
     parser.add_argument("--model", type=Path, required=True, metavar="RUN", help="run folder, or its castled folder")
-    parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="which weights of a run")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="classes to name")
+    parser.add_argument("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="what the task lets one choose")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--draw", type=Path, metavar="DIR", help="write the pictures with what was seen drawn in")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Print predictions; the exit code is 1 if a picture could not be read."""
     saved = open_model(flags.model, flags.checkpoint)
-    saved.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    predictor = Predictor(saved.model, saved.recipe.settings.data, saved.labels)
+    options: Any = from_mapping(saved.task.PredictConfig, with_overrides({}, flags.set))
+    predictor = saved.task.predictor(saved.network.to(best_device()), options)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("Predicting", total=None)
-        found = predictor(
-            flags.pictures, flags.top, flags.batch_size, on_batch=lambda done: progress.advance(bar, done)
-        )
+        found = predictor(flags.pictures, flags.batch_size, on_batch=lambda done: progress.advance(bar, done))
     if flags.json:
-        print(json.dumps([asdict(prediction) for prediction in found]))
+        print(json.dumps([prediction.to_json() for prediction in found]))
     else:
         for prediction in found:
-            print(_line(prediction))
+            print(prediction.line())
+    if flags.draw is not None:
+        for number, prediction in enumerate(found):
+            _draw(prediction, flags.draw, number)
     return int(any(prediction.error is not None for prediction in found))
 
 
-def _line(prediction: Prediction) -> str:
-    if prediction.error is not None:
-        return f"{prediction.name}: unreadable: {prediction.error}"
-    pairs = zip(prediction.labels, prediction.probabilities, strict=True)
-    return f"{prediction.name}: " + ", ".join(f"{label} {100 * probability:.1f} %" for label, probability in pairs)
+def _draw(prediction: Prediction, folder: Path, number: int) -> None:
+    """Write a drawn picture; numbers tell pictures of the same name apart."""
+    if prediction.error is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = Path(prediction.name)
+        prediction.draw(read_picture(path)).convert("RGB").save(folder / f"{number:04d}-{path.stem}.png")

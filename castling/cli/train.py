@@ -11,7 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from castling.measure.metric import Metrics, with_values
 from castling.training import Recipe, RunFolder, load_recipe, train
+from castling.training.records import Record, StepRecord
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,8 +48,9 @@ def run(flags: argparse.Namespace) -> None:
         folder = flags.out or _new_folder(flags.recipe)
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
     summary = train_with_progress(recipe, folder, resume, console)
-    console.print(f"{_metrics(summary)}; the run is in {folder}", highlight=False, soft_wrap=True)
-    if summary.get("castled"):
+    model, castled = (with_values(summary["metrics"], summary[side] or {}) for side in ("model", "castled"))
+    console.print(f"{_shown(model, castled)}; the run is in {folder}", highlight=False, soft_wrap=True)
+    if castled:
         console.print(f"next: castling castle {folder}", highlight=False, soft_wrap=True)
 
 
@@ -60,15 +63,15 @@ def train_with_progress(
     progress = Progress(*columns, TextColumn("{task.fields[loss]}"), console=console)
     bar = progress.add_task(label, total=None, loss="")
 
-    def watch(line: dict[str, Any]) -> None:
-        progress.start()  # with the first line: what is refused before is said without a bar
-        if line["kind"] == "tick":
-            loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}"
-            progress.update(bar, completed=line["step"], total=line["steps"], loss=loss)
-        elif line["kind"] == "eval":
-            fullest = max((max(heads) for heads in line["occupancy"].values()), default=None)
+    def watch(record: Record) -> None:
+        progress.start()  # with the first record: what is refused before is said without a bar
+        if isinstance(record, StepRecord):
+            loss = "" if record.loss is None else f"loss {record.loss:.3f}"
+            progress.update(bar, completed=record.step + 1, total=record.num_steps, loss=loss)
+        else:
+            fullest = max((max(heads) for heads in record.occupancy.values()), default=None)
             mask = "" if fullest is None else f", fullest mask {100 * fullest:.2f} %"
-            console.print(f"epoch {line['epoch']:g}: {_metrics(line)}{mask}", highlight=False)
+            console.print(f"epoch {record.epoch:g}: {_shown(record.model, record.castled)}{mask}", highlight=False)
 
     try:
         return train(recipe, folder, resume, watch)
@@ -76,12 +79,9 @@ def train_with_progress(
         progress.stop()
 
 
-def _metrics(line: dict[str, Any]) -> str:
-    model, castled = line["model"], line.get("castled")
-    shown = ", ".join(f"{name} {100 * value:.2f} %" for name, value in model.items() if name != "loss")
-    if not castled:
-        return shown
-    return shown + "; castled " + ", ".join(f"{100 * castled[name]:.2f} %" for name in castled if name != "loss")
+def _shown(model: Metrics, castled: Metrics | None) -> str:
+    shown = ", ".join(f"{metric.name} {metric.shown}" for metric in model)
+    return f"{shown}; castled " + ", ".join(metric.shown for metric in castled) if castled else shown
 
 
 def _new_folder(recipe: str) -> Path:

@@ -1,54 +1,67 @@
-"""The certificate: what the switch cost, measured on the trained model and real pictures.
+"""The certificate: what the switch cost, measured on trained networks and real pictures, whatever the task.
 
 The paper drops the branch once its mask is empty. This says whether it is: per layer and head, with its history, and by
-outputs with the branch and without it.
+outputs and metrics of all networks that are compared, from the one that was trained to the castled one.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from castling.attention import branches, can_empty
-from castling.attention.threshold import absolute_cut
-from castling.conversion.switch import castle
+from castling.attention import branches
+from castling.conversion.comparison import Differences, LayerReport, advise, report_layers, same_tensors
+from castling.conversion.inspection import kept_attentions
+from castling.conversion.switch import is_castled
+from castling.measure.eval_mode import eval_mode
 from castling.measure.macs import count_macs, count_parameters
-from castling.measure.occupancy import Occupancy, record_occupancy
-from castling.measure.quadratic import quadratic_tensors
+from castling.measure.metric import Meter, Metric
+from castling.measure.occupancy import Occupancy, OccupancyRecord, record_occupancy
+from castling.measure.quadratic import longest_sequence, quadratic_tensors
+from castling.measure.trees import Tree, absolute_differences
+from castling.models.input_size import at_size
 
-Verdict = Literal["free", "cheap", "not yet"]
+Verdict = Literal["free", "cheap", "unused", "not yet"]
 History = Sequence[tuple[int, Occupancy]]
 
 
+class Judge(Protocol):
+    """What a certificate asks of a task: every `castling.tasks.Task` is a judge."""
+
+    def forward(self, network: Any, batch: Any) -> Tree:
+        """Outputs of a network for a batch."""
+
+    def meter(self) -> Meter:
+        """A new meter; the first of its metrics decides."""
+
+    def agreement(self, outputs: Tree, others: Tree, batch: Any) -> Tensor:
+        """How far two networks say the same, from 0 to 1 for each example `(B,)`."""
+
+
 @dataclass(frozen=True)
-class LayerReport:
-    """One attention.
+class NetworkReport:
+    """One of the networks that are compared.
 
     Args:
-        name: in the model.
-        num_tokens: keys that it sees.
-        cut: attention weight at or below which an entry is dropped.
-        can_empty: whether any attention over so many keys can have an empty mask under this cut.
-        occupancy: share of entries that survive, per head, over the pictures.
-        peak: the largest occupancy in the history, per head; today's where there is no history.
-        opened: whether the mask ever let anything through.
-        history: steps with the mean occupancy over heads.
+        metrics: what it reached, the deciding metric first.
+        parameters: their number.
+        macs: for one picture.
+        agreement: the share in which it says the same as the castled network.
+        largest_difference: of any number in its outputs to the castled network's.
+        median_difference: of all of them.
     """
 
-    name: str
-    num_tokens: int
-    cut: float
-    can_empty: bool
-    occupancy: list[float]
-    peak: list[float]
-    opened: bool
-    history: list[tuple[int, float]]
+    metrics: list[Metric]
+    parameters: int
+    macs: int
+    agreement: float
+    largest_difference: float
+    median_difference: float
 
 
 @dataclass(frozen=True)
@@ -56,214 +69,169 @@ class Certificate:
     """What castling costs.
 
     Args:
-        verdict: `free` (outputs identical), `cheap` (the gap is within the tolerance) or `not yet`.
-        tolerance: largest gap in percentage points that is cheap.
-        metric: name of the metric.
-        with_branch: its value with the branch, a share.
-        castled: its value without.
-        gap: percentage points lost.
-        agreement: share of pictures with the same prediction.
-        num_examples: how many pictures.
-        largest_difference: of any two logits.
-        median_difference: of all logits.
-        state_dict_equal: same keys and bitwise equal tensors on both sides.
-        parameters: of the model, the same on both sides.
-        macs_with_branch: for one picture.
-        macs_castled: for one picture.
-        quadratic_tensors: operators of the castled model whose result is N x N; none is the proof.
-        layers: one report per attention.
+        verdict: `free` (outputs identical), `cheap` (the loss is within the tolerance), `unused` (outputs identical,
+            but no mask ever opened: the branch had no part in training) or `not yet`.
+        tolerance: the largest loss that is cheap, in the unit of the loss.
+        lost: what the castled network is worse by than the first, in the deciding metric.
+        unit: what losses are counted in, such as `points`.
+        num_examples: the number of pictures.
+        networks: a report for each, by name, from the one that was trained to `castled`.
+        state_dict_equal: whether the castled network and the one before it have the same keys and equal tensors.
+        quadratic_tensors: operators of the castled network whose result is N x N; none is the proof. None where the
+            network takes no picture large enough to tell.
+        kept_softmax: names of attentions that were left as they are, and so are not part of that proof.
+        layers: one report per attention with a branch.
+        sizes: metrics of every network by the side of the pictures, where others were measured too.
         advice: what to do, or to know.
     """
 
     verdict: Verdict
     tolerance: float
-    metric: str
-    with_branch: float
-    castled: float
-    gap: float
-    agreement: float
+    lost: float
+    unit: str
     num_examples: int
-    largest_difference: float
-    median_difference: float
+    networks: dict[str, NetworkReport]
     state_dict_equal: bool
-    parameters: int
-    macs_with_branch: int
-    macs_castled: int
-    quadratic_tensors: list[str]
+    quadratic_tensors: list[str] | None
+    kept_softmax: list[str] = field(default_factory=list)
     layers: list[LayerReport] = field(default_factory=list)
+    sizes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
 
+    @property
+    def allowed(self) -> bool:
+        """Whether the castled weights may be used."""
+        return self.verdict != "not yet"
+
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values."""
         return asdict(self)
 
 
 def certify(
-    model: nn.Module,
-    loader: Iterable[Any],
+    networks: Mapping[str, nn.Module],
+    judge: Judge,
+    batches: Iterable[Any],
     tolerance: float = 0.5,
     history: History = (),
 ) -> Certificate:
-    """Measure what castling a classifier costs.
+    """Measure what castling costs.
 
     Args:
-        model: trained, with its branches; left as it is.
-        loader: yields batches with labels, as mappings with `image` and `target` or as pairs; targets below 0 do not
-            count.
-        tolerance: largest loss in percentage points of accuracy that is still cheap.
+        networks: at least two by name, left as they are; the first is what was trained, the last is castled, as
+            `{"with branch": model, "castled": castle(model)}`.
+        judge: the task.
+        batches: validation pictures as the task makes them, on the networks' device.
+        tolerance: the largest loss in the deciding metric that is still cheap: points of a percentage, else its unit.
         history: occupancies during training, from step 0, as the log has them.
 
     Raises:
-        ValueError: if the model has no branch to drop, the tolerance is negative, or there is nothing to measure on.
+        ValueError: if the last network is not castled, the tolerance is negative, or there is nothing to measure on.
 
     Example:
         >>> import timm, castling
+        >>> from castling.tasks.classification.judge import LabelJudge
         >>> options = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 10}
         >>> model = timm.create_model("castling_deit_tiny_patch16_224", **options)
-        >>> batches = [(torch.randn(8, 3, 32, 32), torch.arange(8))]
-        >>> certify(model, batches).verdict
-        'free'
+        >>> batches = [{"image": torch.randn(8, 3, 32, 32), "target": torch.arange(8)}]
+        >>> certify({"with branch": model, "castled": castling.castle(model)}, LabelJudge(), batches).verdict
+        'unused'
     """
-    if not branches(model):
-        raise ValueError(f"this {type(model).__name__} has no auxiliary branch: it is castled, or never had one")
+    names = list(networks)
+    if len(names) < 2 or not is_castled(networks[names[-1]]):
+        raise ValueError(f"expected at least two networks, the last of them castled; got {', '.join(names) or 'none'}")
     if tolerance < 0:
         raise ValueError(f"tolerance must be at least 0; got {tolerance}")
-    model = copy.deepcopy(model).eval()
-    without = castle(model)
-    seen, image = _compare(model, without, loader)
-    layers = _layer_reports(model, seen.occupancy, seen.num_keys, history)
-    gap = 100 * (seen.right_with - seen.right_without) / seen.num_examples
-    identical = seen.largest_difference == 0
-    verdict: Verdict = "free" if identical else "cheap" if gap <= tolerance else "not yet"
-    quadratic = _quadratic(without, image, max(seen.num_keys.values()))
+    with torch.no_grad(), eval_mode(*networks.values()):
+        seen = _see_all(networks, judge, batches)
+        reports = {name: seen.report(name, network) for name, network in networks.items()}
+        kept = [site.name for site in kept_attentions(networks[names[-1]])]
+        quadratic = _quadratic(networks[names[-1]], seen.image, kept)
+    trained, castled = (reports[name].metrics[0] for name in (names[0], names[-1]))
+    with_branch = next((network for network in networks.values() if branches(network)), None)
+    layers = [] if with_branch is None else report_layers(with_branch, seen.occupancy, history)
+    equal = same_tensors(networks[names[-2]].state_dict(), networks[names[-1]].state_dict())
+    lost, difference = trained.lost_by(castled), reports[names[0]].largest_difference
+    verdict: Verdict
+    if quadratic or not equal or not math.isfinite(difference):  # equal NaNs have equal metrics
+        verdict = "not yet"
+    elif difference == 0:
+        verdict = "unused" if layers and not any(layer.opened for layer in layers) else "free"
+    else:
+        verdict = "cheap" if lost <= tolerance else "not yet"  # nor if it is no number
     return Certificate(
         verdict=verdict,
         tolerance=tolerance,
-        metric="top1",
-        with_branch=seen.right_with / seen.num_examples,
-        castled=seen.right_without / seen.num_examples,
-        gap=gap,
-        agreement=seen.agreeing / seen.num_examples,
+        lost=lost,
+        unit=trained.difference_unit,
         num_examples=seen.num_examples,
-        largest_difference=seen.largest_difference,
-        median_difference=seen.median_difference,
-        state_dict_equal=_same_tensors(model.state_dict(), without.state_dict()),
-        parameters=count_parameters(without),
-        macs_with_branch=count_macs(model, image).total,
-        macs_castled=count_macs(without, image).total,
+        networks=reports,
+        state_dict_equal=equal,
         quadratic_tensors=quadratic,
+        kept_softmax=kept,
         layers=layers,
-        advice=_advice(verdict, gap, layers, quadratic),
+        advice=advise(verdict, lost, trained.difference_unit, layers, quadratic, equal, math.isfinite(difference)),
     )
 
 
-@dataclass
-class _Comparison:
-    num_examples: int
-    right_with: int
-    right_without: int
-    agreeing: int
-    largest_difference: float
-    median_difference: float
-    occupancy: Occupancy
-    num_keys: dict[str, int]
+class _Seen:
+    """What several networks gave for the same pictures."""
 
+    def __init__(self, names: Sequence[str], judge: Judge) -> None:
+        self.judge = judge
+        self.castled = names[-1]
+        self.meters = {name: judge.meter() for name in names}
+        self.differences = {name: Differences() for name in names}
+        self.agreements = dict.fromkeys(names, 0.0)
+        self.num_examples = 0
+        self.image: Tensor
+        self.occupancy = OccupancyRecord()
 
-@torch.no_grad()
-def _compare(model: nn.Module, without: nn.Module, loader: Iterable[Any]) -> tuple[_Comparison, Tensor]:
-    """Both models on all pictures; returns the counts and one picture."""
-    right_with = right_without = agreeing = count = 0
-    differences: list[Tensor] = []
-    image: Tensor | None = None
-    device = next(model.parameters()).device
-    with record_occupancy(model) as record:
-        for batch in loader:
-            images, targets = (batch["image"], batch["target"]) if isinstance(batch, Mapping) else batch
-            readable = targets >= 0
-            images, targets = images[readable].to(device), targets[readable].to(device)
-            if not len(images):
-                continue
-            image = images[:1] if image is None else image
-            logits, castled_logits = model(images).float(), without(images).float()
-            differences.append((logits - castled_logits).abs().flatten().cpu())
-            choice, castled_choice = logits.argmax(-1), castled_logits.argmax(-1)
-            right_with += int((choice == targets).sum())
-            right_without += int((castled_choice == targets).sum())
-            agreeing += int((choice == castled_choice).sum())
-            count += len(images)
-    if image is None:
-        raise ValueError("there was no readable picture to certify the model on")
-    difference = torch.cat(differences)
-    largest, median = float(difference.max()), float(difference.median())
-    return (
-        _Comparison(count, right_with, right_without, agreeing, largest, median, record.mean(), record.num_keys),
-        image,
-    )
+    def add(self, outputs: Mapping[str, Tree], batch: Any) -> None:
+        castled = outputs[self.castled]
+        for name, found in outputs.items():
+            self.meters[name].update(found, batch)
+            self.differences[name].add(absolute_differences(found, castled))
+            self.agreements[name] += float(self.judge.agreement(found, castled, batch).double().sum())
+        self.image = batch["image"][:1]
+        self.num_examples += len(batch["image"])
 
-
-def _layer_reports(
-    model: nn.Module, occupancy: Occupancy, num_keys: dict[str, int], history: History
-) -> list[LayerReport]:
-    reports = []
-    for name, branch in branches(model).items():
-        past = [(step, heads[name]) for step, heads in history if name in heads]
-        peak = [max(values) for values in zip(*[heads for _, heads in past], occupancy[name], strict=True)]
-        reports.append(
-            LayerReport(
-                name=name,
-                num_tokens=num_keys[name],
-                cut=absolute_cut(branch.threshold, num_keys[name], branch.relative),
-                can_empty=can_empty(branch.threshold, num_keys[name], branch.relative),
-                occupancy=occupancy[name],
-                peak=peak,
-                opened=max(peak) > 0,
-                history=[(step, sum(heads) / len(heads)) for step, heads in past],
-            )
+    def report(self, name: str, network: nn.Module) -> NetworkReport:
+        return NetworkReport(
+            metrics=self.meters[name].result(),
+            parameters=count_parameters(network),
+            macs=count_macs(network, self.image).total,
+            agreement=self.agreements[name] / self.num_examples,
+            largest_difference=self.differences[name].largest,
+            median_difference=self.differences[name].median(),
         )
-    return reports
 
 
-def _quadratic(model: nn.Module, image: Tensor, num_tokens: int) -> list[str]:
-    """N x N results in the castled model, at a size at which N exceeds every width of the network.
+def _see_all(networks: Mapping[str, nn.Module], judge: Judge, batches: Iterable[Any]) -> _Seen:
+    seen = _Seen(list(networks), judge)
+    for batch in batches:
+        outputs = {}
+        for name, network in networks.items():
+            with record_occupancy(network, seen.occupancy):
+                outputs[name] = judge.forward(network, batch)
+        seen.add(outputs, batch)
+    if not seen.num_examples:
+        raise ValueError("there was no readable picture to certify the network on")
+    return seen
+
+
+def _quadratic(network: nn.Module, image: Tensor, kept: Sequence[str]) -> list[str] | None:
+    """N x N results in the castled network, at a size at which N exceeds every width of the network.
 
     At the training size a weight matrix may look like an attention map; a larger picture tells them apart.
     """
-    widest = max(max(parameter.shape) for parameter in model.parameters())
-    num_patches = max(1, num_tokens - 1)  # one of them may be a class token, which does not grow
+    widest = max(max(parameter.shape, default=0) for parameter in network.parameters())
+    num_patches = max(1, longest_sequence(network, image) - 1)  # one of them may be a class token, which does not grow
     factor = 2 ** math.ceil(math.log2(max(1.0, math.sqrt((widest + 1) / num_patches))))
     large = nn.functional.interpolate(image, scale_factor=float(factor))
-    with torch.no_grad():
-        return quadratic_tensors(lambda: model(large), num_patches * factor**2)
-
-
-def _same_tensors(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
-    return list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def _advice(verdict: Verdict, gap: float, layers: list[LayerReport], quadratic: list[str]) -> list[str]:
-    advice = []
-    never = [layer.name for layer in layers if not layer.opened]
-    stuck = [layer.name for layer in layers if not layer.can_empty]
-    open_now = [layer.name for layer in layers if max(layer.occupancy) > 0]
-    if never:
-        advice.append(
-            f"The mask never opened in {len(never)} of {len(layers)} attentions ({', '.join(never[:4])}): their branch "
-            "had no part in training, and an empty mask there proves nothing. A lower threshold would let it in."
-        )
-    if stuck:
-        advice.append(
-            f"The mask cannot become empty in {', '.join(stuck[:4])}: there are too few tokens for this threshold. Use "
-            "a relative threshold of at least 1, or a schedule that ends at 1."
-        )
-    if verdict == "not yet":
-        advice.append(
-            f"Castling now would cost {gap:.2f} points. Train on with a threshold that closes, such as "
-            "training.threshold={kind: linear, start: 0.02, end: 1.0, until: 0.8}."
-        )
-    elif verdict == "cheap" and open_now:
-        advice.append(
-            f"The mask is still open in {', '.join(open_now[:4])}; with a threshold that closes, castling becomes free."
-        )
-    if quadratic:
-        advice.append(f"The castled model still makes an N x N tensor: {quadratic[0]}.")
-    return advice
+    try:
+        network = at_size(network, large.shape[-1]) if factor > 1 else network
+        ignored = [network.get_submodule(name) for name in kept]
+        return quadratic_tensors(lambda: network(large), num_patches * factor**2, ignored)
+    except (AssertionError, RuntimeError, ValueError):  # a network of one size
+        return None

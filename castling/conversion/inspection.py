@@ -118,6 +118,16 @@ def survey(
     return [(site, adapter, _preview(site, adapter, config, patterns)) for site, adapter in sites]
 
 
+def kept_attentions(model: nn.Module) -> list[Site]:
+    """The attentions of a model that are not castling attention, such as those that nobody asked to convert.
+
+    Example:
+        >>> [site.name for site in kept_attentions(nn.TransformerEncoderLayer(32, 4))]
+        ['self_attn']
+    """
+    return [site for site, _ in _sites(model) if not isinstance(site.module, HeadMixer)]
+
+
 def _preview(site: Site, adapter: Adapter | None, config: AttentionConfig, patterns: list[str] | None) -> LayerPreview:
     kind, family = type(site.module).__name__, adapter.family if adapter else None
     if patterns is not None and not any(fnmatchcase(site.name, pattern) for pattern in patterns):

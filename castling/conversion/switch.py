@@ -83,6 +83,11 @@ def castled(model: Model) -> Iterator[Model]:
             converted.castled = False
 
 
+def has_castling_attention(model: nn.Module) -> bool:
+    """Whether anything in the model computes another attention than softmax, or did before a blend of its host's."""
+    return any(isinstance(a, ConvertedAttention) or a.config.kernel != "softmax" for a in _attentions(model))
+
+
 def is_castled(model: nn.Module) -> bool:
     """Whether the model has castling attention in it, and neither a branch nor a host's softmax is left."""
     attentions = _attentions(model)

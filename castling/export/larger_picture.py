@@ -19,7 +19,7 @@ from castling.export.capture import STEP, Captured, capture, folded, reason
 from castling.export.exported import ExportedFile, ExportFailed
 from castling.export.formats import format_of, open_export
 from castling.export.metadata import Metadata
-from castling.measure.quadratic import quadratic_tensors
+from castling.measure.quadratic import longest_sequence, quadratic_tensors
 
 Write = Callable[[Captured, Path, Metadata], None]
 
@@ -97,23 +97,11 @@ def telling_picture(model: nn.Module, images: Tensor) -> tuple[Tensor, int]:
     return picture, num_patches * factor**2
 
 
-@torch.no_grad()
 def _num_patches(model: nn.Module, images: Tensor) -> int:
     """The longest sequence that a linear layer sees, without a class token; of a network of convolutions, the last map.
 
     Only patches grow with the picture.
     """
-    lengths = [1]
-    hooks = [
-        module.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[:-1].numel()))
-        for module in model.modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    longest = max(lengths) // len(images)
+    longest = longest_sequence(model, images)
     last_map = math.prod(-(-side // STEP) for side in images.shape[-2:])
     return longest - 1 if longest > 1 else last_map

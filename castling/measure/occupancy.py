@@ -47,8 +47,12 @@ class OccupancyRecord:
 
 
 @contextmanager
-def record_occupancy(model: nn.Module) -> Iterator[OccupancyRecord]:
+def record_occupancy(model: nn.Module, record: OccupancyRecord | None = None) -> Iterator[OccupancyRecord]:
     """Record the occupancy of every branch over several forward passes.
+
+    Args:
+        model: a network; one without branches records nothing.
+        record: what to add to; a new one where None.
 
     Example:
         >>> from castling import CastlingAttention
@@ -58,7 +62,7 @@ def record_occupancy(model: nn.Module) -> Iterator[OccupancyRecord]:
         >>> record.num_keys, len(record.mean()["0"])
         ({'0': 100}, 2)
     """
-    record = OccupancyRecord()
+    record = OccupancyRecord() if record is None else record
     hooks = [
         branch.register_forward_hook(
             lambda module, inputs, _, name=name: record.add(

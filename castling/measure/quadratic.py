@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -16,6 +17,7 @@ class _ShapeRecorder(TorchDispatchMode):
     def __init__(self, num_tokens: int) -> None:
         super().__init__()
         self.num_tokens = num_tokens
+        self.num_ignored = 0  # modules that are running and not looked into
         self.found: list[str] = []
 
     def __torch_dispatch__(
@@ -26,6 +28,8 @@ class _ShapeRecorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if self.num_ignored:
+            return result
         shapes = [tuple(tensor.shape) for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
         quadratic = [shape for shape in shapes if sum(length >= self.num_tokens for length in shape) >= 2]
         if "scaled_dot_product" in str(func):
@@ -34,7 +38,7 @@ class _ShapeRecorder(TorchDispatchMode):
         return result
 
 
-def quadratic_tensors(run: Callable[[], object], num_tokens: int) -> list[str]:
+def quadratic_tensors(run: Callable[[], object], num_tokens: int, ignored: Iterable[nn.Module] = ()) -> list[str]:
     """Operators of `run()` whose result has two axes of at least `num_tokens`.
 
     Choose more tokens than channels, or a weight matrix will look like an attention map. Fused softmax attention hides
@@ -43,16 +47,59 @@ def quadratic_tensors(run: Callable[[], object], num_tokens: int) -> list[str]:
     Args:
         run: any forward or backward pass.
         num_tokens: the number of tokens, N.
+        ignored: modules that are not looked into, such as attentions that are softmax on purpose.
 
     Returns:
         One line per operator with the shape of its result; empty if the pass is linear.
 
     Example:
-        >>> import torch
         >>> x = torch.randn(100, 8)
         >>> quadratic_tensors(lambda: x.T @ x, 100), quadratic_tensors(lambda: x @ x.T, 100)
         ([], ['aten.mm.default -> (100, 100)'])
     """
-    with _ShapeRecorder(num_tokens) as recorder:
-        run()
+    recorder = _ShapeRecorder(num_tokens)
+
+    def enter(*call: object) -> None:
+        recorder.num_ignored += 1
+
+    def leave(*call: object) -> None:
+        recorder.num_ignored -= 1
+
+    hooks = [
+        hook
+        for module in ignored
+        for hook in (module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True))
+    ]
+    try:
+        with recorder:
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
     return recorder.found
+
+
+@torch.no_grad()
+def longest_sequence(model: nn.Module, images: Tensor) -> int:
+    """The tokens of one image, as the longest sequence that a linear layer of the network sees.
+
+    Args:
+        model: a network.
+        images: a batch `(B, C, H, W)`.
+
+    Example:
+        >>> longest_sequence(nn.Sequential(nn.Flatten(2), nn.Linear(64, 8)), torch.zeros(2, 3, 8, 8))
+        3
+    """
+    lengths = [1]
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[:-1].numel()))
+        for module in model.modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(lengths) // len(images)

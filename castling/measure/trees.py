@@ -41,12 +41,16 @@ def leaves(tree: Tree) -> list[Tensor]:
 def like(tree: Tree, tensors: Sequence[Tensor]) -> Tree:
     """A tree of the same form with other tensors, in its order: what an engine that knows only lists gives back.
 
+    Raises:
+        ValueError: if there are more or fewer tensors than the tree has.
+
     Example:
         >>> like({"a": torch.zeros(1), "b": [torch.zeros(1)]}, [torch.ones(1), torch.ones(2)])
         {'a': tensor([1.]), 'b': [tensor([1., 1.])]}
     """
-    rest = iter(tensors)
-    return _rebuild(tree, rest)
+    if len(tensors) != len(leaves(tree)):
+        raise ValueError(f"a tree of {len(leaves(tree))} tensors cannot be made of {len(tensors)}")
+    return _rebuild(tree, iter(tensors))
 
 
 def absolute_differences(found: Tree, wanted: Tree) -> Tensor:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any, cast
+
+from torch import nn
+
 
 def check_image_size(size: tuple[int, int], patch: tuple[int, int]) -> None:
     """Refuse an image whose height and width are not multiples of those of a patch.
@@ -22,3 +27,11 @@ def check_image_size(size: tuple[int, int], patch: tuple[int, int]) -> None:
     raise ValueError(
         f"an image of {given} does not fit patches of {patches}; the nearest sizes are {below_text} and {above_text}"
     )
+
+
+def at_size(network: nn.Module, size: int) -> nn.Module:
+    """A copy for pictures of another size, its position embeddings resampled where it has any of a fixed size."""
+    network = copy.deepcopy(network)
+    if hasattr(network, "set_input_size"):
+        cast(Any, network).set_input_size(img_size=(size, size))
+    return network

@@ -42,7 +42,7 @@ p { margin: 0 0 .8rem; max-width: 75ch; }
 .verdict strong { display: block; font-size: clamp(1.4rem, 4vw, 1.9rem); line-height: 1.2; letter-spacing: -.02em;
   color: var(--tone); margin-bottom: .35rem; }
 .verdict p { margin: 0; }
-.free { --tone: var(--free); } .cheap { --tone: var(--cheap); }
+.free { --tone: var(--free); } .cheap, .unused { --tone: var(--cheap); }
 .not-yet { --tone: var(--not-yet); } .none { --tone: var(--none); }
 .cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); }
 .card, .box, figure { background: var(--card); border: 1px solid var(--line); border-radius: 14px; }

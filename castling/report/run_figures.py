@@ -1,4 +1,4 @@
-"""A run in pictures: accuracy, loss, how full the auxiliary masks are, and the cost over resolution.
+"""A run in pictures: its deciding metric, loss, how full the auxiliary masks are, and the cost over resolution.
 
 The trajectory of occupancy is the paper's figure of non-zeros in auxiliary masks, for every layer and head.
 """
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from castling.extras import import_extra
 from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure
-from castling.report.run_data import CASTLED, SOFTMAX, RunData, Side, lookup, number, occupancy_trajectories
+from castling.report.run_data import CASTLED, SOFTMAX, RunData, Side, occupancy_trajectories, or_nan
 from castling.report.run_text import (
-    describe_accuracy,
+    before_castling,
     describe_cost,
     describe_loss,
+    describe_metric,
     describe_occupancy,
     layer_label,
     metric_name,
@@ -69,7 +70,7 @@ def draw_run(runs: Sequence[RunData], folder: Path) -> list[RunFigure]:
         figures.append(RunFigure(draw(folder / f"{name}.png"), title, caption))
 
     if run.evals:
-        add("accuracy", "Accuracy", describe_accuracy(runs), lambda path: draw_accuracy(runs, path))
+        add("metric", metric_name(run), describe_metric(runs), lambda path: draw_metric(runs, path))
     if run.steps:
         add("loss", "Loss", describe_loss(run), lambda path: draw_loss(runs, path))
     if trajectories:
@@ -80,8 +81,8 @@ def draw_run(runs: Sequence[RunData], folder: Path) -> list[RunFigure]:
     return figures
 
 
-def draw_accuracy(runs: Sequence[RunData], path: Path) -> Path:
-    """The metric over epochs, with the branch and castled, for every run."""
+def draw_metric(runs: Sequence[RunData], path: Path) -> Path:
+    """The deciding metric over epochs, with the branch and castled, for every run."""
     figure = new_figure(WIDTH, 3.9)
     axes = figure.subplots()
     for run, label, colour in zip(runs, run_labels(runs), _colours(runs), strict=True):
@@ -94,9 +95,11 @@ def draw_accuracy(runs: Sequence[RunData], path: Path) -> Path:
         if run.is_baseline:
             _plot_metric(axes, run, "model", f"{prefix}softmax", {"color": colour, "linewidth": 1.5, "linestyle": "--"})
             continue
-        _plot_metric(axes, run, "model", f"{prefix}with the branch", full)
+        _plot_metric(axes, run, "model", prefix + before_castling(run), full)
         _plot_metric(axes, run, "castled", f"{prefix}castled", thin)
-    axes.set(xlabel="epoch", ylabel=f"{metric_name(runs[0])}, %")
+    unit = runs[0].metric.unit if runs[0].metric else ""
+    label = f"{metric_name(runs[0])}, {unit}" if unit else metric_name(runs[0])
+    axes.set(xlabel="epoch", ylabel=_plain(label))
     axes.locator_params(axis="x", integer=True)
     _tidy(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -109,8 +112,8 @@ def draw_loss(runs: Sequence[RunData], path: Path) -> Path:
     axes = figure.subplots()
     shown: list[float] = []
     for run, label, colour in zip(runs, run_labels(runs), _colours(runs), strict=True):
-        steps = [record["step"] for record in run.steps]
-        losses = [number(record.get("loss")) for record in run.steps]
+        steps = [record.step for record in run.steps]
+        losses = [or_nan(record.loss) for record in run.steps]
         smooth = _running_mean(losses, max(1, len(losses) // 40))
         axes.plot(steps, losses, color=colour, linewidth=0.8, alpha=0.3)
         axes.plot(steps, smooth, color=colour, linewidth=1.8, label=_plain(label))
@@ -133,7 +136,7 @@ def draw_occupancy(run: RunData, path: Path) -> Path:
     trajectories = occupancy_trajectories(run)
     if not trajectories:
         raise ValueError(f"{run.folder} logged no occupancy: there is no auxiliary branch to draw")
-    thresholds = [(record["step"], record["threshold"]) for record in run.steps if record.get("threshold") is not None]
+    thresholds = [(record.step, record.threshold) for record in run.steps if record.threshold is not None]
     figure = new_figure(WIDTH, 5.2)
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1)) if thresholds else [figure.subplots()]
     axes = panels[0]
@@ -150,8 +153,7 @@ def draw_occupancy(run: RunData, path: Path) -> Path:
         values = [value for _, value in thresholds]
         if 0 < min(values) < max(values) / WIDE_RANGE:
             _log_scale(panels[1])
-        relative = lookup(run.config, "model.attention.threshold_relative")
-        panels[1].set_ylabel("threshold, 1/N" if relative else "threshold")
+        panels[1].set_ylabel("threshold")
     for panel in panels:
         _tidy(panel, thousands=True)
     panels[-1].set_xlabel("training step")
@@ -198,10 +200,11 @@ def draw_cost(run: RunData, path: Path) -> Path:
 
 
 def _plot_metric(axes: Axes, run: RunData, side: Side, label: str, look: dict[str, Any]) -> None:
-    found = [record for record in run.evals if record.get(side)]
-    scores = [100 * number(record[side].get(run.metric)) for record in found]
+    """The deciding metric of one side, as it is shown."""
+    found = [(record.epoch, getattr(record, side)[0]) for record in run.evals if getattr(record, side)]
     if found:
-        axes.plot([record["epoch"] for record in found], scores, label=_plain(label), **look)
+        scores = [metric.scale * metric.value for _, metric in found]
+        axes.plot([epoch for epoch, _ in found], scores, label=_plain(label), **look)
 
 
 def _scale_occupancy(axes: Axes, values: list[float]) -> None:

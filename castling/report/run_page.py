@@ -11,19 +11,23 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from castling.measure.metric import Metric
 from castling.report.page_template import PAGE
-from castling.report.run_data import CASTLED, SOFTMAX, RunData, lookup
+from castling.report.run_data import CASTLED, SOFTMAX, RunData
 from castling.report.run_figures import RunFigure, draw_run
 from castling.report.run_text import (
     MISSING,
     amount,
     duration,
+    loss_between,
     metric_name,
     num_tokens_at,
     percent,
     run_labels,
+    shown,
     verdict,
 )
+from castling.training.records import Record
 
 
 def write_report(runs: Sequence[RunData], folder: Path, title: str | None = None) -> list[Path]:
@@ -73,16 +77,16 @@ def render_page(runs: Sequence[RunData], figures: Sequence[RunFigure], title: st
 
 
 def _default_title(run: RunData) -> str:
-    model, data = lookup(run.config, "model.name"), lookup(run.config, "data.source")
-    return " on ".join(str(part) for part in (model, data) if part) or run.name
+    return f"{run.recipe.settings.model.name}, {run.recipe.task}"
 
 
 def _subtitle(run: RunData) -> str:
     summary = run.summary or {}
     parts = [f"run {run.name}", str(summary.get("status", "not finished"))]
-    latest = max((*run.steps[-1:], *run.evals[-1:]), key=lambda record: record["step"], default=None)
+    logged: list[Record] = [*run.steps[-1:], *run.evals[-1:]]
+    latest = max(logged, key=lambda record: record.step, default=None)
     if latest:
-        parts.append(f"{latest['step']:,} steps, {latest['epoch']:.3g} epochs")
+        parts.append(f"{latest.step:,} steps, {latest.epoch:.3g} epochs")
     if "seconds" in summary:
         parts.append(duration(summary["seconds"]))
     for key, words in (("skipped_steps", "steps skipped"), ("rollbacks", "rollbacks")):
@@ -98,25 +102,29 @@ def _cards(runs: Sequence[RunData]) -> list[tuple[str, str, str]]:
     run, certificate = runs[0], runs[0].certificate or {}
     with_branch, castled = run.score("model"), run.score("castled")
     baseline = next((other for other in runs[1:] if other.is_baseline), None)
-    certified = "as certified" if certificate else "latest evaluation"
-    metric = metric_name(run)
-    cards = [("Softmax" if run.is_baseline else "With branch", percent(with_branch, 2), f"{metric}, {certified}")]
-    if not run.is_baseline:
-        gap = MISSING if with_branch is None or castled is None else f"{100 * (with_branch - castled) + 0.0:.2f}"
+    note = f"{metric_name(run)}, {'as certified' if certificate else 'latest evaluation'}"
+    if run.is_baseline:
+        cards = [("Softmax", shown(with_branch), note)]
+    else:
+        gap = MISSING if with_branch is None or castled is None else loss_between(with_branch, castled)
+        cards = [("Converted" if run.is_converted else "With branch", shown(with_branch), note)]
+        if run.original_score():
+            cards.insert(0, ("Original", shown(run.original_score()), note))
         cards += [
-            ("Castled", percent(castled, 2), f"{metric}, {certified}"),
-            ("Castling gap", gap, "points lost by castling"),
+            ("Castled", shown(castled), note),
+            ("Castling gap", gap, "lost by castling"),
             (
                 "Baseline",
-                percent(baseline.score("model") if baseline else None, 2),
-                f"softmax, {metric}" if baseline else "give a softmax run as well",
+                shown(baseline.score("model") if baseline else None),
+                f"softmax, {metric_name(run)}" if baseline else "give a softmax run as well",
             ),
         ]
     if certificate:
-        before, after = certificate["macs_with_branch"], certificate["macs_castled"]
+        before, after = (list(certificate["networks"].values())[place] for place in (0, -1))
+        first = next(iter(certificate["networks"]))
         cards += [
-            ("MACs, castled", amount(after), f"{amount(before)} with the branch"),
-            ("Parameters", amount(certificate["parameters"]), "the same with the branch"),
+            ("MACs, castled", amount(after["macs"]), f"{amount(before['macs'])} {first}"),
+            ("Parameters", amount(after["parameters"]), f"{amount(before['parameters'])} {first}"),
         ]
     rows = (run.speed or {}).get("rows") or []
     if rows:
@@ -139,14 +147,14 @@ def _card(label: str, value: str, note: str) -> str:
 def _figures(figures: Sequence[RunFigure]) -> str:
     if not figures:
         return '<h2>Figures</h2><p class="soft">Nothing is logged yet.</p>'
-    shown = []
+    drawn = []
     for figure in figures:
         data, title, caption = base64.b64encode(figure.path.read_bytes()).decode(), figure.title, figure.caption
-        shown.append(
+        drawn.append(
             f'<figure><h3>{escape(title)}</h3><img alt="{escape(title)}" src="data:image/png;base64,{data}">'
             f"<figcaption>{_prose(caption)}</figcaption></figure>"
         )
-    return f'<h2>Figures</h2><section class="figures">{"".join(shown)}</section>'
+    return f'<h2>Figures</h2><section class="figures">{"".join(drawn)}</section>'
 
 
 def _certificate(run: RunData) -> str:
@@ -168,21 +176,51 @@ def _certificate(run: RunData) -> str:
         for layer in certificate["layers"]
     ]
     columns = ("layer", "tokens", "cut", "can empty", "peak occupancy", "final occupancy", "opened")
-    quadratic = certificate.get("quadratic_tensors") or []
+    occupancy = (
+        '<p class="soft">Occupancy is the share of entries that survive the mask, of the fullest head. A mask can '
+        f"become empty where its cut is at least one over the number of tokens.</p>{_table(columns, rows)}"
+        if rows
+        else ""
+    )
+    quadratic = certificate["quadratic_tensors"]
     facts = {
         "Examples compared": f"{certificate['num_examples']:,}",
-        "Same answer": percent(certificate["agreement"], 2),
-        "Largest difference of the outputs": f"{certificate['largest_difference']:.3g}",
-        "Median difference of the outputs": f"{certificate['median_difference']:.3g}",
         "Same state dict": "yes" if certificate["state_dict_equal"] else "no",
-        "Tensors of N x N when castled": ", ".join(map(str, quadratic)) or "none",
+        "Tensors of N x N when castled": "not told" if quadratic is None else ", ".join(quadratic) or "none",
     }
     return (
         f"<h2>Certificate</h2>{f'<ul class=advice>{advice}</ul>' if advice else ''}"
-        '<p class="soft">Occupancy is the share of entries that survive the mask, of the fullest head. A mask can '
-        "become empty where its cut is at least one over the number of tokens.</p>"
-        f'{_table(columns, rows)}<div class="box">{_facts(facts)}</div>'
+        f"{_networks(certificate)}{occupancy}"
+        f'<div class="box">{_facts(facts)}</div>'
     )
+
+
+def _networks(certificate: dict[str, Any]) -> str:
+    """A line for each network that was compared, and for each size where there are several."""
+    reports = certificate["networks"]
+    names = [metric["name"] for metric in next(iter(reports.values()))["metrics"]]
+    columns = ("network", *names, "MACs", "parameters", "same answers", "largest difference", "median")
+    rows = [
+        (
+            name,
+            *(Metric(**metric).shown for metric in report["metrics"]),
+            amount(report["macs"]),
+            amount(report["parameters"]),
+            percent(report["agreement"], 2),
+            f"{report['largest_difference']:.3g}",
+            f"{report['median_difference']:.3g}",
+        )
+        for name, report in reports.items()
+    ]
+    table = _table(columns, rows)
+    if certificate["sizes"]:
+        sized = [
+            (f"{name}, {size} px", *(Metric(**metric).shown for metric in metrics))
+            for size, networks in certificate["sizes"].items()
+            for name, metrics in networks.items()
+        ]
+        table += f"<h3>Other picture sizes</h3>{_table(('network', *names), sized)}"
+    return table
 
 
 def _runs(runs: Sequence[RunData]) -> str:
@@ -192,11 +230,11 @@ def _runs(runs: Sequence[RunData]) -> str:
         rows.append(
             (
                 label,
-                str(lookup(run.config, "model.name") or MISSING),
-                "softmax" if run.is_baseline else str(lookup(run.config, "model.kernel") or "castling"),
-                percent(run.score("model"), 2),
-                percent(run.score("castled"), 2),
-                f"{run.evals[-1]['epoch']:g}" if run.evals else MISSING,
+                run.recipe.settings.model.name,
+                run.network["attention"],
+                shown(run.score("model")),
+                shown(run.score("castled")),
+                f"{run.evals[-1].epoch:g}" if run.evals else MISSING,
                 MISSING if seconds is None else duration(seconds),
             )
         )
@@ -205,11 +243,11 @@ def _runs(runs: Sequence[RunData]) -> str:
 
 
 def _configuration(runs: Sequence[RunData]) -> str:
-    shown = [
+    boxes = [
         f'<details class="box"><summary>{escape(label)}</summary><pre>{escape(run.config_text)}</pre></details>'
         for run, label in zip(runs, run_labels(runs), strict=True)
     ]
-    return f"<h2>Configuration</h2>{''.join(shown)}"
+    return f"<h2>Configuration</h2>{''.join(boxes)}"
 
 
 def _environment(run: RunData) -> str:
@@ -231,13 +269,13 @@ def _prose(text: str) -> str:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> str:
     """A table in a box of its own; the first columns hold words, the others numbers."""
 
-    def line(tag: str, cells: Sequence[str]) -> str:
+    def row_of(tag: str, cells: Sequence[str]) -> str:
         marks = [' class="text"' if index < num_text else "" for index in range(len(cells))]
-        shown = [f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True)]
-        return f"<tr>{''.join(shown)}</tr>"
+        line = [f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True)]
+        return f"<tr>{''.join(line)}</tr>"
 
-    body = "".join(line("td", row) for row in rows)
-    return f'<div class="box"><table><thead>{line("th", columns)}</thead><tbody>{body}</tbody></table></div>'
+    body = "".join(row_of("td", row) for row in rows)
+    return f'<div class="box"><table><thead>{row_of("th", columns)}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _facts(facts: dict[str, Any]) -> str:

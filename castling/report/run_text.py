@@ -9,9 +9,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from castling.report.run_data import CASTLED, SOFTMAX, RunData, Trajectory, lookup, number
+from castling.measure.metric import Metric
+from castling.report.run_data import CASTLED, SOFTMAX, RunData, Trajectory, or_nan
 
-METRICS = {"top1": "top-1 accuracy", "top5": "top-5 accuracy"}
 MISSING = "\N{EN DASH}"
 
 
@@ -31,14 +31,19 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{value:.{digits}f} %" if value else "0 %"
 
 
-def points(difference: float) -> str:
-    """A difference of two shares in percentage points.
+def shown(metric: Metric | None) -> str:
+    """A metric as people read it; a dash where there is none."""
+    return MISSING if metric is None else metric.shown
+
+
+def loss_between(before: Metric, after: Metric) -> str:
+    """What is lost from one metric to another, in the unit of their differences.
 
     Example:
-        >>> points(0.0), points(0.0123), points(-0.002)
-        ('0.00 points', '1.23 points', '-0.20 points')
+        >>> loss_between(Metric("top1", 0.99), Metric("top1", 0.9777))
+        '1.23 points'
     """
-    return f"{100 * difference + 0.0:.2f} points"
+    return f"{before.lost_by(after) + 0.0:.2f} {before.difference_unit}".rstrip()
 
 
 def amount(value: float) -> str:
@@ -69,8 +74,13 @@ def duration(seconds: float) -> str:
 
 
 def metric_name(run: RunData) -> str:
-    """The metric in words."""
-    return METRICS.get(run.metric, run.metric)
+    """The deciding metric's name."""
+    return "metric" if run.metric is None else run.metric.name
+
+
+def before_castling(run: RunData) -> str:
+    """What the network that is to be castled is called."""
+    return "as converted" if run.is_converted else "with the branch"
 
 
 def run_labels(runs: Sequence[RunData]) -> list[str]:
@@ -91,51 +101,62 @@ def layer_label(layer: str) -> str:
 
 def num_tokens_at(run: RunData, size: int) -> int | None:
     """Tokens of the first layer for an image of this side, from those that the certificate counted; None if unknown."""
-    trained = lookup(run.config, "data.image_size")
     layers = (run.certificate or {}).get("layers")
-    if not layers or not isinstance(trained, int):
+    if not layers:
         return None
     per_side = math.isqrt(layers[0]["num_tokens"])  # a class token or two do not make another row
-    return (per_side * size // trained) ** 2
+    return (per_side * size // run.image_size) ** 2
+
+
+HEADLINES = {
+    "free": ("Castling is free", "The softmax branch can be dropped"),
+    "cheap": ("Castling is cheap", "The softmax branch can be dropped at a small price"),
+    "unused": ("The branch was never used", "No mask ever opened, so dropping the softmax branch proves nothing"),
+    "not yet": ("Not yet", "The softmax branch still carries weight"),
+}
+CONVERTED_HEADLINES = {
+    "free": ("Converted for free", "The castled network gives what the original gave"),
+    "cheap": ("Converted at a small price", "The castled network can stand in for the original"),
+    "unused": HEADLINES["unused"],
+    "not yet": ("Not yet", "The castled network is not fit to stand in for the original"),
+}
 
 
 def verdict(run: RunData) -> tuple[str, str, str]:
-    """The verdict of a run: its colour's name (`free`, `cheap`, `not-yet` or `none`), a headline and a sentence."""
+    """The verdict of a run: its colour's name (the verdict, or `none`), a headline and a sentence."""
     certificate = run.certificate
     if certificate is None:
         if run.is_baseline:
             return "none", "Softmax baseline", "This network has no auxiliary branch: there is nothing to castle."
         progress = "It has finished." if run.summary else "It may still be going on."
         return "none", "No certificate yet", f"What castling costs this run has not been measured. {progress}"
-    before, after = certificate["with_branch"], certificate["castled"]
-    headline, opening = {
-        "free": ("Castling is free", "The softmax branch can be dropped"),
-        "cheap": ("Castling is cheap", "The softmax branch can be dropped at a small price"),
-        "not yet": ("Not yet", "The softmax branch still carries weight"),
-    }[certificate["verdict"]]
+    networks = list(certificate["networks"].values())
+    before, after = (Metric(**networks[place]["metrics"][0]) for place in (0, -1))
+    headlines = CONVERTED_HEADLINES if len(networks) > 2 else HEADLINES
+    headline, opening = headlines[certificate["verdict"]]
     effect = (
-        f"stays at {percent(before, 2)}"
-        if percent(before, 2) == percent(after, 2)
-        else f"goes from {percent(before, 2)} to {percent(after, 2)}, a gap of {points(before - after)} where "
+        f"stays at {before.shown}"
+        if before.shown == after.shown
+        else f"goes from {before.shown} to {after.shown}: {loss_between(before, after)} lost where "
         f"{certificate['tolerance']:g} are tolerated"
     )
-    num_examples, agreement = certificate["num_examples"], certificate["agreement"]
+    num_examples, agreement = certificate["num_examples"], networks[0]["agreement"]
     same = f"all {num_examples:,}" if agreement == 1 else f"{percent(agreement)} of {num_examples:,}"
-    sentence = f"{opening}: without it, {metric_name(run)} {effect}, and {same} answers stay the same."
+    sentence = f"{opening}: {before.name} {effect}, and {same} answers stay the same."
     return certificate["verdict"].replace(" ", "-"), headline, sentence
 
 
-def describe_accuracy(runs: Sequence[RunData]) -> str:
-    """Where the curves of the metric end."""
+def describe_metric(runs: Sequence[RunData]) -> str:
+    """Where the curves of the deciding metric end."""
     sentences = []
     for run, label in zip(runs, run_labels(runs), strict=True):
-        last = run.evals[-1] if run.evals else {}
-        with_branch, castled = ((last.get(side) or {}).get(run.metric) for side in ("model", "castled"))
-        if with_branch is None:
+        if not run.evals:
             continue
+        last = run.evals[-1]
         name = "The softmax baseline" if run.is_baseline else "The run" if run is runs[0] else f"{label}"
-        ends = f"{name} stands at {percent(with_branch)} after {last['epoch']:g} epochs"
-        sentences.append(ends + ("." if castled is None else f" with the branch and {percent(castled)} castled."))
+        ends = f"{name} stands at {last.model[0].shown} after {last.epoch:g} epochs"
+        castled = f" {before_castling(run)} and {last.castled[0].shown} castled" if last.castled else ""
+        sentences.append(f"{ends}{castled}.")
     return " ".join(sentences)
 
 
@@ -162,7 +183,7 @@ def describe_occupancy(trajectories: Sequence[Trajectory]) -> str:
 
 def describe_loss(run: RunData) -> str:
     """How the loss of the first run went."""
-    losses = [(record["step"], number(record.get("loss"))) for record in run.steps]
+    losses = [(record.step, or_nan(record.loss)) for record in run.steps]
     finite = [(step, loss) for step, loss in losses if math.isfinite(loss)]
     if not finite:
         return "No finite loss was logged."
@@ -171,7 +192,7 @@ def describe_loss(run: RunData) -> str:
         f"Training loss: each logged step in light colour, the running mean over it. It begins at {finite[0][1]:.3g} "
         f"and ends at {sum(tail) / len(tail):.3g} after {finite[-1][0]:,} steps."
     )
-    skipped = max((record.get("skipped") or 0 for record in run.steps), default=0)
+    skipped = max((record.skipped for record in run.steps), default=0)
     return f"{sentence} {skipped} steps were skipped because they were not finite." if skipped else sentence
 
 

@@ -1,8 +1,46 @@
-"""Tasks: each gives the training loop a model, loaders, losses and an evaluation, and knows nothing of the loop."""
+"""Tasks: each a room behind one interface, which is all that training, castling, export and reports know of it.
 
-from castling.tasks.batches import EpochBatches, Key, Shard
-from castling.tasks.classification.task import Classification
+A recipe names its task: one of those here, or a class of the user's own as `package.module:Class`.
+"""
 
-TASKS = {"classification": Classification}
+from __future__ import annotations
 
-__all__ = ["TASKS", "Classification", "EpochBatches", "Key", "Shard"]
+import importlib
+
+from castling.config import check_choice
+from castling.tasks.task import Task
+
+TASKS: dict[str, str | type[Task]] = {
+    "classification": "castling.tasks.classification.task:Classification",
+    "embedding": "castling.tasks.embedding.task:Embedding",
+}
+
+
+def find_task(name: object) -> type[Task]:
+    """The class of a task.
+
+    Args:
+        name: a name in `TASKS`, or `package.module:Class`.
+
+    Raises:
+        ValueError: if there is no such task; names those that there are.
+
+    Example:
+        >>> find_task("classification").__name__
+        'Classification'
+    """
+    if not isinstance(name, str) or ":" not in name:
+        check_choice("task", name, TASKS)
+    found = TASKS.get(str(name), str(name))
+    if isinstance(found, str):
+        module, _, kind = found.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), kind)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"there is no task {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ValueError(f"{name!r} is no castling.tasks.Task")
+    return found
+
+
+__all__ = ["TASKS", "Task", "find_task"]

@@ -8,14 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from castling.conversion import original_of  # noqa: F401 - for the examples
 from castling.conversion.converted import converted_attentions
+from castling.tasks.task import Batch, Losses, Task
+
+ImitationName = Literal["attention", "features"]
+
+
+class Imitation:
+    """The losses of a network that learns from what it was, whatever its task: labels are not looked at.
+
+    Args:
+        task: whose network is converted, and built for training.
+        what: `attention` or `features`.
+    """
+
+    def __init__(self, task: Task, what: ImitationName) -> None:
+        self.task, self.learn = task, {"attention": attention_losses, "features": feature_losses}[what]
+
+    def __call__(self, network: nn.Module, batch: Batch) -> Losses:
+        """The mean of all layers' errors, and each."""
+        images, original = batch["image"], self.task.original
+        assert original is not None
+        parts = self.learn(network, original.to(images.device), images)
+        return Losses(torch.stack(list(parts.values())).mean(), parts)
 
 
 def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) -> dict[str, Tensor]:
@@ -32,7 +53,7 @@ def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) ->
         The relative error of each attention by its name.
 
     Example:
-        >>> from castling.conversion.replace import convert
+        >>> from castling.conversion import convert, original_of
         >>> student = convert(nn.TransformerEncoderLayer(32, 4, batch_first=True).eval())
         >>> losses = attention_losses(student, original_of(student), torch.randn(2, 50, 32))  # still at blend 0
         >>> {name: float(loss.detach()) for name, loss in losses.items()}

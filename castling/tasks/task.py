@@ -7,7 +7,7 @@ both it builds its network; data is opened only where facts or batches are asked
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -61,15 +61,15 @@ class Loader(Protocol):
 
 
 class Prediction(Protocol):
-    """What a network sees in one picture.
+    """What a network sees in one picture."""
 
-    Attributes:
-        name: the picture's path, or its place in the input.
-        error: the reason why the picture could not be read; None where it could.
-    """
+    @property
+    def name(self) -> str:
+        """The picture's path, or its place in the input."""
 
-    name: str
-    error: str | None
+    @property
+    def error(self) -> str | None:
+        """The reason why the picture could not be read; None where it could."""
 
     def line(self) -> str:
         """One line of text."""
@@ -152,6 +152,11 @@ class Task(ABC):
         data = replace(data, **{name: value for name, value in changes.items() if value is not None})
         return type(self)(replace(self.config, data=data), self._facts)
 
+    @classmethod
+    def following_original(cls, config: Any) -> Any:
+        """The same sections, in which a converted network learns from its original's outputs too, where a task can."""
+        return config
+
     @abstractmethod
     def read_facts(self) -> Facts:
         """Learn from the data what is to be kept beside the weights."""
@@ -209,3 +214,19 @@ class Task(ABC):
     @abstractmethod
     def deployment(self) -> Deployment:
         """How the network is used outside of here."""
+
+    def write_answers(self, network: nn.Module, batches: Iterable[Batch], folder: Path) -> int:
+        """Write what the network says of training pictures, for a student of the same task to learn from.
+
+        Args:
+            network: the teacher, in evaluation mode.
+            batches: all training pictures in order, on the network's device.
+            folder: made where needed.
+
+        Returns:
+            The number of pictures.
+
+        Raises:
+            ValueError: if students of this task learn from no such answers.
+        """
+        raise ValueError(f"students of the task {type(self).__name__} learn from no written answers")

@@ -1,68 +1,83 @@
-"""Evaluation of a model as it trains and castled, on the same pictures: the castling gap, each epoch."""
+"""Evaluation of a network as it is and castled, on the same pictures: the castling gap, whatever the task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
-from accelerate.utils import send_to_device
-from torch import Tensor, nn
+from accelerate.utils import gather_object, send_to_device
+from torch import nn
 
-from castling.attention import branches
-from castling.conversion.switch import castled
-from castling.measure.occupancy import record_occupancy
+from castling.conversion import castled, has_castling_attention, is_castled
+from castling.measure.eval_mode import eval_mode
+from castling.measure.metric import Metric
+from castling.measure.occupancy import Occupancy, record_occupancy
+from castling.tasks.task import Batch, Task
 
 
 class OnDevice:
     """A loader whose batches are on a device; can be gone through again.
 
     Args:
-        loader: of batches.
+        loader: the batches.
         device: where to put them.
     """
 
-    def __init__(self, loader: Iterable[dict[str, Any]], device: torch.device | str) -> None:
+    def __init__(self, loader: Iterable[Batch], device: torch.device | str) -> None:
         self.loader, self.device = loader, device
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Batch]:
         return (send_to_device(batch, self.device) for batch in self.loader)
 
 
-def evaluate_both(
-    task: Any,
-    model: nn.Module,
-    batches: Iterable[dict[str, Any]],
-    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
-    note_unreadable: Callable[[list[tuple[str, str]]], None] = lambda pictures: None,
-) -> dict[str, Any]:
-    """Metrics with the branch and castled.
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found.
 
     Args:
-        task: whose `evaluate` gives the metrics.
-        model: left in the mode it was in.
-        batches: of the validation split, on the model's device; gone through once or twice.
-        reduce: adds up sums of several processes.
-        note_unreadable: gets names and errors of pictures that could not be read.
-
-    Returns:
-        `model` (metrics as it is), `castled` (None without a branch to drop) and `occupancy` per layer and head.
+        model: metrics of the network as it is, the deciding one first.
+        castled: metrics without its branches and its host's softmax; None where there is nothing to drop.
+        occupancy: per attention and head.
     """
 
-    def noting() -> Iterator[dict[str, Any]]:
-        for batch in batches:
-            note_unreadable(batch.get("unreadable", []))
-            yield batch
+    model: list[Metric]
+    castled: list[Metric] | None
+    occupancy: Occupancy
 
-    was_training = model.training
-    model.eval()
-    try:
-        with record_occupancy(model) as record:
-            metrics = task.evaluate(model, noting(), reduce)
-        without: dict[str, float] | None = None
-        if branches(model):
-            with castled(model):
-                without = task.evaluate(model, batches, reduce)
-        return {"model": metrics, "castled": without, "occupancy": record.mean()}
-    finally:
-        model.train(was_training)
+
+def evaluate(task: Task, network: nn.Module, batches: Iterable[Batch], drop_branches: bool = False) -> Evaluation:
+    """Metrics of a network, of all processes together.
+
+    Args:
+        task: whose meter it is.
+        network: left in the mode it was in.
+        batches: of the validation split, on the network's device; gone through once or twice.
+        drop_branches: whether to evaluate without the branches as well, where there are any.
+    """
+    with eval_mode(network):
+        with record_occupancy(network) as record:
+            metrics = _metrics(task, network, batches)
+        without = None
+        if drop_branches and has_castling_attention(network) and not is_castled(network):
+            with castled(network):
+                without = _metrics(task, network, batches)
+    return Evaluation(metrics, without, record.mean())
+
+
+@torch.no_grad()
+def _metrics(task: Task, network: nn.Module, batches: Iterable[Batch]) -> list[Metric]:
+    meter = task.meter()
+    for batch in batches:
+        meter.update(task.forward(network, batch), batch)
+    first, *others = gather_object([meter])
+    for other in others:
+        first.merge(other)
+    found: list[Metric] = first.result()
+    return found
+
+
+def best_device() -> str:
+    """The accelerator of this machine, or its processor."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None else found.type

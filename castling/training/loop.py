@@ -1,4 +1,4 @@
-"""The training loop. It knows no task: a task builds the model and the loaders, gives losses, and evaluates.
+"""The training loop. It knows no task: all that it asks for is in the task interface.
 
 Every step seeds the generators anew from the recipe's seed and the step's number, and the order of the data is a
 function of both, so that the state of a run is its tensors and its step.
@@ -9,47 +9,49 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, send_to_device
-from timm.optim import create_optimizer_v2
+from accelerate.utils import send_to_device
 from timm.utils import ModelEmaV3
 from torch import nn
 
 from castling.conversion.mask_advice import mask_advice
-from castling.measure.occupancy import last_occupancy
+from castling.measure.metric import as_values, describe_metrics
+from castling.measure.occupancy import Occupancy, last_occupancy
 from castling.tasks.batches import Shard, seed_everything
-from castling.training.evaluation import OnDevice, evaluate_both
+from castling.tasks.task import Batch, Unreadable
+from castling.training.evaluation import OnDevice, evaluate
+from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.recipe import Recipe
+from castling.training.records import EvalRecord, Record, StepRecord, Watch
 from castling.training.run_folder import RunFolder
 from castling.training.schedules import set_blend_to, set_learning_rate, set_threshold
 from castling.training.signals import Interrupted, StopRequest
 from castling.training.state import NotFinite, Progress, RunState
 
 logger = logging.getLogger(__name__)
-Watch = Callable[[dict[str, Any]], None]
 
 
 class TrainingFailed(RuntimeError):
     """Training cannot go on: losses, gradients or weights stay non-finite."""
 
 
-def train(recipe: Recipe, folder: Path | str, resume: bool = False, watch: Watch = lambda line: None) -> dict[str, Any]:
+def train(
+    recipe: Recipe, folder: Path | str, resume: bool = False, watch: Watch = lambda record: None
+) -> dict[str, Any]:
     """Train a recipe, in one process or in as many as torchrun started.
 
     Args:
         recipe: what to train and how.
         folder: of the run; made where needed.
-        resume: go on with the run that is there, from its last good checkpoint.
-        watch: is told of every step (`kind` is `tick`), and gets every line of the log.
+        resume: whether to go on with the run that is there, from its last good checkpoint.
+        watch: is told of every step and every evaluation.
 
     Returns:
         The summary, as in `summary.json`.
@@ -76,71 +78,60 @@ class Trainer:
         recipe: what to train and how.
         folder: of the run.
         resume: whether to go on with what is there.
-        watch: is told of every step and every line of the log.
+        watch: is told of every step and every evaluation.
     """
 
     def __init__(self, recipe: Recipe, folder: Path | str, resume: bool, watch: Watch) -> None:
         self.recipe, self.config = recipe, recipe.training
-        config = recipe.training
-        if config.mixed_precision == "fp16" and not torch.accelerator.is_available():
-            raise ValueError("training.mixed_precision=fp16 needs a GPU; here there are 'bf16' and 'no'")
-        AcceleratorState._reset_state()  # of an earlier run in this process, which may have had another precision
-        # Of a converted network, either the new convolutions or the host's position biases may have no gradient.
-        parts = DistributedDataParallelKwargs(find_unused_parameters=config.blend is not None)
-        self.accelerator = Accelerator(
-            kwargs_handlers=[parts],
-            cpu=not torch.accelerator.is_available(),
-            mixed_precision=config.mixed_precision,
-            log_with=config.trackers or None,
-            project_dir=str(folder),
-        )
-        if len(self.accelerator.log_with) < len(config.trackers):
-            raise ValueError(f"not all of training.trackers={config.trackers} are installed here")
+        self.accelerator = make_accelerator(recipe, folder)
         self.device = self.accelerator.device
-        self.watch = watch if self.accelerator.is_main_process else lambda line: None
+        self.watch = watch if self.accelerator.is_main_process else lambda record: None
         self.shard = Shard(self.accelerator.process_index, self.accelerator.num_processes)
         self.folder = RunFolder(folder, self.accelerator.is_main_process)
         self.task = recipe.make_task()
         seed_everything(recipe.seed)
-        model = self.task.build_model()
-        share = {"batch_size": config.batch_size, "shard": self.shard, "workers": self._workers()}
-        self.train_loader = self.task.build_loader("train", seed=recipe.seed, parts=config.accumulate, **share)
-        self.val_loader = self.task.build_loader("val", **share)
-        self.steps_per_epoch = self.train_loader.batch_sampler.num_batches
+        network = self.task.build_network(training=True)
+        self._make_loaders()
+        network.to(self.device)
+        optimizer = make_optimizer(network, self.config)
+        self._begin(network, resume)
+        ema = None if self.config.ema_decay is None else ModelEmaV3(network, self.config.ema_decay, use_warmup=True)
+        learner = Learner(network, self.task, recipe.imitate)
+        self.learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
+        self.state = RunState(network, self.optimizer, ema, self.accelerator.scaler, Progress())
+        if resume:
+            self._restore("resumed")
+
+    def _make_loaders(self) -> None:
+        """Both loaders, and how many steps they make."""
+        config, workers = self.config, num_workers(self.config.workers, self.shard)
+        size = config.batch_size
+        self.train_loader = self.task.loader("train", size, self.recipe.seed, self.shard, config.accumulate, workers)
+        self.val_loader = self.task.loader("val", size, shard=self.shard, workers=workers)
+        self.train_loader.on_unreadable = lambda pictures: self._quarantine(pictures, "train")
+        self.val_loader.on_unreadable = lambda pictures: self._quarantine(pictures, "val")
+        self.steps_per_epoch = self.train_loader.num_batches
         self.num_steps = config.epochs * self.steps_per_epoch
         self.last_step = min(self.num_steps, config.max_steps or self.num_steps)
-        model.to(self.device)
-        optimizer = create_optimizer_v2(
-            model,
-            config.optimizer.name,
-            lr=config.learning_rate.peak,
-            weight_decay=config.optimizer.weight_decay,
-            momentum=config.optimizer.momentum,
-            layer_decay=config.optimizer.layer_decay,
-            **config.optimizer.options,
-        )
-        last_threshold = None if config.threshold is None else config.threshold(1.0)
-        advice = mask_advice(model, self.task.example(), last_threshold)  # and the pictures fit the network
+
+    def _begin(self, network: nn.Module, resume: bool) -> None:
+        """Make the run folder, once a first pass has shown that the pictures fit the network."""
+        last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
+        advice = mask_advice(network, self.task.deployment().example, last_threshold)
         if not resume:
-            self.folder.create(recipe, self.task.keepsakes())
+            self.folder.create(self.recipe, self.task.facts, describe_network(network))
         self.accelerator.wait_for_everyone()
-        if config.trackers:
+        if self.config.trackers:
             self.accelerator.init_trackers("castling")
         for sentence in advice:
             self.folder.event(sentence)
-        ema = None if config.ema_decay is None else ModelEmaV3(model, config.ema_decay, use_warmup=True)
-        self.parts: dict[str, torch.Tensor] = {}  # of the last loss of this process
-        self.wrapped_model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        self.state = RunState(model, self.optimizer, ema, self.accelerator.scaler, Progress())
-        if resume:
-            self._restore("resumed")
 
     def run(self, stop: StopRequest) -> dict[str, Any]:
         """Train to the end; returns the summary."""
         started = time.monotonic()
         if self.state.progress.evaluated == self.last_step:
             return self.folder.summary()
-        batches: Iterator[Any] | None = None
+        batches: Iterator[Batch] | None = None
         if not self.state.progress.step:
             self._save()  # something to go back to, and a full or read-only disk is noticed now
         while self.state.progress.evaluated != self.last_step:
@@ -150,7 +141,7 @@ class Trainer:
                     self._evaluate()
                     continue
                 if batches is None or step % self.steps_per_epoch == 0:
-                    self.train_loader.batch_sampler.seek(*divmod(step, self.steps_per_epoch))
+                    self.train_loader.seek(*divmod(step, self.steps_per_epoch))
                     batches = iter(self.train_loader)
                 self._step(list(itertools.islice(batches, self.config.accumulate)))
                 if self._asked_to_stop(stop):
@@ -163,25 +154,24 @@ class Trainer:
                 batches = None
         return self._summarise(time.monotonic() - started)
 
-    def _step(self, parts: list[dict[str, Any]]) -> None:
-        """One optimizer step on the parts of a batch; a non-finite loss or gradient leaves all weights as they were.
+    def _step(self, micro_batches: list[Batch]) -> None:
+        """One optimizer step; a non-finite loss or gradient leaves all weights as they were.
 
         Raises:
             NotFinite: after too many of these in a row.
         """
         config, state, progress = self.config, self.state, self.state.progress
-        epoch = progress.step / self.steps_per_epoch
+        epoch, share = progress.step / self.steps_per_epoch, progress.step / self.num_steps
         rate = config.learning_rate(epoch, config.epochs) * config.rollback_factor**progress.rollbacks
         set_learning_rate(self.optimizer, rate)
-        threshold = set_threshold(state.model, config.threshold, progress.step / self.num_steps)
-        blend = set_blend_to(state.model, config.blend, progress.step / self.num_steps)
+        threshold = set_threshold(state.model, config.threshold, share)
+        blend = set_blend_to(state.model, config.blend, share)
         seed_everything(self.recipe.seed, progress.step, self.shard.rank)
         buffers = [buffer.clone() for buffer in state.model.buffers()]  # running statistics, which a NaN poisons
-        loss = self._backward(parts)
+        loss, parts = self._backward(micro_batches)
         norm = self._gradient_norm()
         overflowed = state.scaler is not None and not math.isfinite(norm)
-        finite = math.isfinite(loss) and (math.isfinite(norm) or overflowed)
-        if finite:
+        if math.isfinite(loss) and (math.isfinite(norm) or overflowed):
             self.optimizer.step()  # a gradient that overflowed in fp16 is skipped in there, and the scale lowered
             if state.ema is not None and not overflowed:
                 state.ema.update(state.model, progress.step + 1)
@@ -192,40 +182,41 @@ class Trainer:
                 buffer.copy_(before)
             progress.skipped, progress.bad_in_a_row = progress.skipped + 1, progress.bad_in_a_row + 1
         self.optimizer.zero_grad()
-        line = {
-            "kind": "step",
-            "step": progress.step,
-            "epoch": epoch,
-            "loss": progress.loss_sum / progress.loss_count if progress.loss_count else None,
-            "learning_rate": rate,
-            "threshold": threshold,
-            **({} if blend is None else {"blend": blend}),
-            "gradient_norm": norm if math.isfinite(norm) else None,
-            "skipped": progress.skipped,
-        }
+        record = StepRecord(
+            step=progress.step,
+            num_steps=self.last_step,
+            epoch=epoch,
+            loss=progress.loss_sum / progress.loss_count if progress.loss_count else None,
+            learning_rate=rate,
+            threshold=threshold,
+            blend=blend,
+            gradient_norm=norm if math.isfinite(norm) else None,
+            skipped=progress.skipped,
+        )
         if progress.step % config.log_every == 0:
-            by_part = {"parts": {name: float(part) for name, part in self.parts.items()}} if self.parts else {}
-            self._log({**line, **by_part, "occupancy": self._mean_over_processes(last_occupancy(state.model))})
+            numbers = {name: float(part) for name, part in parts.items()}
+            occupancy = self._mean_over_processes(last_occupancy(state.model))
+            record = replace(record, parts=numbers, occupancy=occupancy)
+            self._log(record)
             progress.loss_sum, progress.loss_count = 0.0, 0
         progress.step += 1
-        self.watch({**line, "kind": "tick", "step": progress.step, "steps": self.last_step})
+        self.watch(record)
         if progress.bad_in_a_row >= config.bad_steps:
             raise NotFinite(f"{config.bad_steps} steps in a row had a non-finite loss or gradient")
 
-    def _backward(self, parts: list[dict[str, Any]]) -> float:
-        """Add up the gradients of all parts; returns the mean loss over parts and processes."""
-        self.wrapped_model.train()
+    def _backward(self, micro_batches: list[Batch]) -> tuple[float, dict[str, torch.Tensor]]:
+        """Add up all gradients; returns the mean loss over parts and processes, and what the last was made of."""
+        self.learner.train()
         total = torch.zeros((), device=self.device)
-        for number, part in enumerate(parts, start=1):
-            self._quarantine(part.pop("unreadable", []), "train")
-            with self.accelerator.no_sync(self.wrapped_model) if number < len(parts) else nullcontext():
+        parts: dict[str, torch.Tensor] = {}
+        for number, batch in enumerate(micro_batches, start=1):
+            with self.accelerator.no_sync(self.learner) if number < len(micro_batches) else nullcontext():
                 with self.accelerator.autocast():
-                    losses = self.task.losses(self.wrapped_model, send_to_device(part, self.device))
-                loss = losses.pop("loss")
-                self.parts = {name: value.detach() for name, value in losses.items()}
-                self.accelerator.backward(loss / len(parts))
-            total += loss.detach() / len(parts)
-        return float(self.accelerator.reduce(total, "mean"))
+                    losses = self.learner(send_to_device(batch, self.device))
+                self.accelerator.backward(losses.total / len(micro_batches))
+            total += losses.total.detach() / len(micro_batches)
+            parts = {name: value.detach() for name, value in losses.parts.items()}
+        return float(self.accelerator.reduce(total, "mean")), parts
 
     def _gradient_norm(self) -> float:
         """The norm of the whole gradient, which is clipped where the recipe says so."""
@@ -244,31 +235,27 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate the weights that count, log it, and keep them in a checkpoint with their score."""
         self.state.check_finite()
-        progress, model = self.state.progress, self.state.kept_model
-        set_threshold(model, self.config.threshold, progress.step / self.num_steps)
-        set_blend_to(model, self.config.blend, progress.step / self.num_steps)
+        progress, network = self.state.progress, self.state.kept_model
+        set_threshold(network, self.config.threshold, progress.step / self.num_steps)
+        set_blend_to(network, self.config.blend, progress.step / self.num_steps)
         with self.accelerator.autocast():
-            found = evaluate_both(
-                self.task,
-                model,
-                OnDevice(self.val_loader, self.device),
-                lambda sums: self.accelerator.reduce(sums.to(self.device), "sum"),
-                lambda pictures: self._quarantine(pictures, "val"),
-            )
-        found["occupancy"] = self._mean_over_processes(found["occupancy"])
-        progress.evaluated, progress.metrics = progress.step, {key: found[key] for key in ("model", "castled")}
-        self._log({"kind": "eval", "step": progress.step, "epoch": progress.step / self.steps_per_epoch, **found})
-        self._save(score=(found["castled"] or found["model"])[self.task.primary_metric])
+            found = evaluate(self.task, network, OnDevice(self.val_loader, self.device), drop_branches=True)
+        occupancy = self._mean_over_processes(found.occupancy)
+        epoch = progress.step / self.steps_per_epoch
+        record = EvalRecord(progress.step, epoch, found.model, found.castled, occupancy)
+        progress.evaluated, progress.metrics = progress.step, _metrics_of(record)
+        self._log(record)
+        self.watch(record)
+        self._save(score=record.deciding.rank)
 
-    def _quarantine(self, pictures: list[tuple[str, str]], split: str) -> None:
-        if pictures:
-            self.folder.quarantine(pictures, split, self.config.max_unreadable, self.task.num_examples(split))
+    def _quarantine(self, pictures: Unreadable, split: str) -> None:
+        loader = self.train_loader if split == "train" else self.val_loader
+        self.folder.quarantine(pictures, split, self.config.max_unreadable, loader.num_examples)
 
-    def _log(self, line: dict[str, Any]) -> None:
-        self.folder.log(line)
-        self.watch(line)
+    def _log(self, record: Record) -> None:
+        self.folder.log(record)
         if self.config.trackers:
-            self.accelerator.log(_flat(line), step=line["step"])
+            self.accelerator.log(_flat(record.to_json()), step=record.step)
 
     def _save(self, score: float | None = None) -> None:
         self.state.save(self.folder, self.state.progress.step / self.num_steps, score)
@@ -298,7 +285,7 @@ class Trainer:
             return stop.signum > 0
         return float(self.accelerator.reduce(torch.tensor(float(stop.signum > 0), device=self.device), "sum")) > 0
 
-    def _mean_over_processes(self, occupancy: dict[str, list[float]]) -> dict[str, list[float]]:
+    def _mean_over_processes(self, occupancy: Occupancy) -> Occupancy:
         if self.shard.num_shards == 1:
             return occupancy
         means = {name: torch.tensor(heads, device=self.device) for name, heads in occupancy.items()}
@@ -320,19 +307,20 @@ class Trainer:
         self.folder.write_json("summary.json", summary)
         return summary
 
-    def _workers(self) -> int:
-        if self.config.workers is not None:
-            return self.config.workers
-        return min(8, (os.cpu_count() or 1) // self.shard.num_shards)
+
+def _metrics_of(record: EvalRecord) -> dict[str, Any]:
+    """The metrics of an evaluation, as a summary has them."""
+    castled = None if record.castled is None else as_values(record.castled)
+    return {"metrics": describe_metrics(record.model), "model": as_values(record.model), "castled": castled}
 
 
 def _flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of a log line by a path such as `castled/top1`, as trackers want them; heads are averaged."""
+    """Numbers of a log line by a path such as `castled/loss`, as trackers want them; heads are averaged."""
     flat: dict[str, float] = {}
     for key, value in line.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}/")
-        elif isinstance(value, list):
+        elif isinstance(value, list) and value and key != "metrics":
             flat[prefix + key] = sum(value) / len(value)
         elif isinstance(value, (int, float)) and key != "step":
             flat[prefix + key] = value

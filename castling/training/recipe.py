@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from castling.config import check_choice
 from castling.recipes import find_recipe
 from castling.settings import from_mapping, read_yaml, to_mapping, with_overrides
-from castling.tasks import TASKS
+from castling.tasks import Task, find_task
+from castling.tasks.imitation import ImitationName
+from castling.tasks.task import Facts
 from castling.training.config import TrainingConfig
 
-COMMON = ("task", "seed", "training")
+COMMON = ("task", "seed", "imitate", "training")
 
 
 @dataclass(frozen=True)
@@ -23,25 +25,30 @@ class Recipe:
     """What to train and how.
 
     Args:
-        task: a name in `castling.tasks.TASKS`.
+        task: a name in `castling.tasks.TASKS`, or `package.module:Class`.
         settings: the task's own sections, such as `model` and `data`.
         training: the loop's section.
         seed: of everything that is random.
+        imitate: what a converted network learns from its original instead of the task: each `attention` by itself, or
+            the `features` of all its blocks. Labels are not looked at.
+
+    Raises:
+        ValueError: for something to imitate where the network is not converted.
     """
 
     task: str
     settings: Any
     training: TrainingConfig
     seed: int = 0
+    imitate: ImitationName | None = None
 
-    def make_task(self, root: str | None = None) -> Any:
-        """The task, with its data opened; from another place where `root` is given."""
-        settings = self.settings
-        if root is not None:
-            if settings.data.root is None:
-                raise ValueError(f"data.source {settings.data.source} is not read from a folder; got {root!r}")
-            settings = replace(settings, data=replace(settings.data, root=root))
-        return TASKS[self.task](settings)
+    def __post_init__(self) -> None:
+        if self.imitate is not None and self.settings.model.convert is None:
+            raise ValueError("only a converted network has an original to imitate: set model.convert")
+
+    def make_task(self, facts: Facts | None = None) -> Task:
+        """The task; with the facts of an earlier run it needs no data to build its network."""
+        return find_task(self.task)(self.settings, facts)
 
 
 def parse_recipe(values: Mapping[str, Any]) -> Recipe:
@@ -55,21 +62,23 @@ def parse_recipe(values: Mapping[str, Any]) -> Recipe:
         0
         >>> parse_recipe({"task": "classification", "modle": {}})
         Traceback (most recent call last):
-        ValueError: unknown key 'modle': did you mean 'model'? Legal: 'task', 'seed', 'training', 'model', 'data', \
-'augment', 'smoothing', 'distillation', 'objective'
+        ValueError: unknown key 'modle': did you mean 'model'? Legal: 'task', 'seed', 'imitate', 'training', 'model', \
+'data', 'augment', 'smoothing', 'distillation'
     """
-    check_choice("task", values.get("task"), TASKS)
-    kind = TASKS[values["task"]].Config
+    kind = find_task(values.get("task")).Config
     for key in values:
-        check_choice("key", key, [*COMMON, *kind.__dataclass_fields__])
-    seed = values.get("seed", 0)
+        check_choice("key", key, [*COMMON, *(field.name for field in fields(kind))])
+    seed, imitate = values.get("seed", 0), values.get("imitate")
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed must be a whole number of at least 0; got {seed!r}")
+    if imitate is not None:
+        check_choice("imitate", imitate, get_args(ImitationName))
     return Recipe(
         task=values["task"],
         settings=from_mapping(kind, {key: value for key, value in values.items() if key not in COMMON}),
         training=from_mapping(TrainingConfig, values.get("training") or {}, "training"),
         seed=seed,
+        imitate=imitate,
     )
 
 
@@ -89,5 +98,10 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 
 def recipe_text(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every default written out; `load_recipe` reads it again."""
-    values = {"task": recipe.task, "seed": recipe.seed, **to_mapping(recipe.settings)}
-    return yaml.safe_dump({**values, "training": to_mapping(recipe.training)}, sort_keys=False)
+    return yaml.safe_dump(recipe_values(recipe), sort_keys=False)
+
+
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as a nested mapping; `parse_recipe` makes the same recipe of it."""
+    common = {"task": recipe.task, "seed": recipe.seed, "imitate": recipe.imitate}
+    return {**common, **to_mapping(recipe.settings), "training": to_mapping(recipe.training)}

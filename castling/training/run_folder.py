@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, environment, log, events, quarantine, checkpoints, figures, summary.
+"""The folder of a run: recipe, facts, environment, log, events, quarantine, checkpoints, figures, summary.
 
 `log.jsonl` holds only what the recipe determines, and is cut back to a checkpoint when the run goes back to it: the log
 of a run that was interrupted is that of one that was not. What happened on the clock goes to `events.jsonl`.
@@ -18,9 +18,12 @@ from typing import Any
 
 from castling.measure.environment import describe_environment
 from castling.settings import read_yaml
+from castling.tasks.task import Facts
 from castling.training.recipe import Recipe, parse_recipe, recipe_text
+from castling.training.records import EvalRecord, Record, StepRecord, read_record
 
 logger = logging.getLogger(__name__)
+FACTS, NETWORK = "facts.json", "network.json"
 
 
 class RunFolder:
@@ -36,8 +39,13 @@ class RunFolder:
         self.log_path = self.path / "log.jsonl"
         self.checkpoints = self.path / "checkpoints"
 
-    def create(self, recipe: Recipe, keepsakes: dict[str, Any]) -> None:
+    def create(self, recipe: Recipe, facts: Facts, network: dict[str, Any]) -> None:
         """Begin a run here.
+
+        Args:
+            recipe: of the run.
+            facts: what the task keeps beside the weights.
+            network: what is to be known of the network without building it.
 
         Raises:
             ValueError: if there is a run already.
@@ -54,7 +62,7 @@ class RunFolder:
             (self.path / "figures").mkdir(exist_ok=True)
             environment = {**describe_environment(), "command": shlex.join(sys.argv), "seed": str(recipe.seed)}
             write_file(self.path / "environment.json", json.dumps(environment, indent=2).encode())
-            for name, value in keepsakes.items():
+            for name, value in ((FACTS, facts), (NETWORK, network)):
                 write_file(self.path / name, json.dumps(value, indent=2, ensure_ascii=False).encode())
             self.log_path.touch()
             write_file(self.path / "config.yaml", recipe_text(recipe).encode())  # last: now it is a run
@@ -75,16 +83,47 @@ class RunFolder:
             raise ValueError(f"{self.path} is no run folder: it has no config.yaml")
         return parse_recipe(read_yaml((self.path / "config.yaml").read_text(), str(self.path / "config.yaml")))
 
-    def log(self, line: dict[str, Any]) -> None:
-        """Append a line to the log."""
+    def facts(self) -> Facts:
+        """What the task keeps beside the weights.
+
+        Raises:
+            ValueError: if they are not there, or damaged.
+        """
+        return self._read_json(FACTS)
+
+    def network(self) -> dict[str, Any]:
+        """What is known of the network without building it."""
+        return self._read_json(NETWORK)
+
+    def log(self, record: Record) -> None:
+        """Append a record to the log."""
         if self.writes:
             with self.log_path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(record.to_json()) + "\n")
 
-    def log_lines(self) -> list[dict[str, Any]]:
-        """The log; a last line that was cut short is left out."""
+    def records(self) -> list[Record]:
+        """The log; a last line that was cut short is left out.
+
+        Raises:
+            ValueError: for a line that is no record; names it.
+        """
         lines = self.log_path.read_text().splitlines(keepends=True) if self.log_path.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        found = []
+        for number, line in enumerate(lines, 1):
+            if line.endswith("\n"):
+                try:
+                    found.append(read_record(json.loads(line)))
+                except (TypeError, KeyError, ValueError) as error:
+                    raise ValueError(f"{self.log_path}, line {number} is no record: {error}") from error
+        return found
+
+    def steps(self) -> list[StepRecord]:
+        """The logged steps."""
+        return [record for record in self.records() if isinstance(record, StepRecord)]
+
+    def evals(self) -> list[EvalRecord]:
+        """The evaluations."""
+        return [record for record in self.records() if isinstance(record, EvalRecord)]
 
     def log_size(self) -> int:
         """Bytes of the log, safe on the disk."""
@@ -141,8 +180,17 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run."""
-        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        return summary
+        return self._read_json("summary.json")
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"cannot read {path}: {error}") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} must hold an object; got {type(content).__name__}")
+        return content
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""

@@ -1,4 +1,4 @@
-"""Models on disk: that of a run, from one of its checkpoints, and the castled one that `castling castle` wrote."""
+"""Networks on disk: that of a run, from one of its checkpoints, and the castled one that `castling castle` wrote."""
 
 from __future__ import annotations
 
@@ -13,80 +13,89 @@ from torch import nn
 
 from castling.config import check_choice
 from castling.conversion import BlendSchedule, castle
-from castling.tasks import TASKS
+from castling.measure.occupancy import Occupancy
+from castling.tasks.task import Task
 from castling.training.checkpoint import load_best, load_last
 from castling.training.recipe import Recipe
-from castling.training.run_folder import RunFolder, write_file
+from castling.training.run_folder import FACTS, NETWORK, RunFolder, write_file
 from castling.training.schedules import set_blend_to, set_threshold
 
 Which = Literal["last", "best"]
 FULL_BLEND = BlendSchedule(kind="fixed", start=1.0)
-WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
+WEIGHTS, CERTIFICATE, CASTLED = "model.safetensors", "certificate.json", "castled"
 
 
 @dataclass
 class SavedModel:
-    """A trained model with what belongs to it.
+    """A trained network with what belongs to it.
 
     Args:
-        model: in evaluation mode; with its branches, unless it was saved castled.
-        recipe: it was trained by.
-        labels: names of its classes.
-        step: of training; None for a castled model.
+        network: in evaluation mode; with its branches, unless it was saved castled.
+        recipe: of its training.
+        task: with the facts of its training.
+        step: the steps of its training; None for a castled one.
     """
 
-    model: nn.Module
+    network: nn.Module
     recipe: Recipe
-    labels: list[str]
+    task: Task
     step: int | None = None
 
 
-def open_model(folder: Path | str, which: Which = "last") -> SavedModel:
+def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
     """Open a run, or what `castling castle` made of it.
 
     Args:
         folder: a run folder, or its `castled` folder.
-        which: the last checkpoint of a run or the best.
+        which: the last checkpoint of a run, which is the default, or the best.
 
     Raises:
-        ValueError: if there is no model in the folder, or its weights are damaged.
+        ValueError: if there is no model in the folder, its weights are damaged, or a checkpoint is asked for where
+            there is none to choose.
     """
-    check_choice("checkpoint", which, get_args(Which))
     folder = Path(folder)
-    recipe = RunFolder(folder).recipe()
-    labels = json.loads((folder / "labels.json").read_text())
-    model = TASKS[recipe.task].rebuild(recipe.settings, labels)
-    if (folder / WEIGHTS).is_file():
-        set_blend_to(model, FULL_BLEND, 1.0)
-        model = castle(model, inplace=True)
-        model.load_state_dict(load_file(folder / WEIGHTS))
-        return SavedModel(model.eval(), recipe, labels)
-    checkpoint = (load_last if which == "last" else load_best)(folder / "checkpoints")
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    is_castled_folder = (folder / WEIGHTS).is_file()
+    if which is not None:
+        check_choice("checkpoint", which, get_args(Which))
+        if is_castled_folder:
+            raise ValueError(
+                f"{folder} holds castled weights and no checkpoints; got checkpoint {which!r}. "
+                f"Castle that one first: castling castle {folder.parent} --checkpoint {which}"
+            )
+    task = recipe.make_task(run.facts())
+    network = task.build_network()
+    if is_castled_folder:
+        set_blend_to(network, FULL_BLEND, 1.0)
+        network = castle(network, inplace=True)
+        network.load_state_dict(load_file(folder / WEIGHTS))
+        return SavedModel(network.eval(), recipe, task)
+    checkpoint = (load_best if which == "best" else load_last)(run.checkpoints)
     if checkpoint is None:
         raise ValueError(f"{folder} has no good checkpoint")
-    model.load_state_dict(checkpoint.weights.get("ema", checkpoint.weights["model"]))
-    set_threshold(model, recipe.training.threshold, checkpoint.state["share"])
-    set_blend_to(model, recipe.training.blend, checkpoint.state["share"])
-    return SavedModel(model.eval(), recipe, labels, checkpoint.step)
+    network.load_state_dict(checkpoint.weights.get("ema", checkpoint.weights["model"]))
+    set_threshold(network, recipe.training.threshold, checkpoint.state["share"])
+    set_blend_to(network, recipe.training.blend, checkpoint.state["share"])
+    return SavedModel(network.eval(), recipe, task, checkpoint.step)
 
 
-def occupancy_history(folder: Path | str) -> list[tuple[int, dict[str, list[float]]]]:
+def occupancy_history(folder: Path | str) -> list[tuple[int, Occupancy]]:
     """Occupancy per attention and head over the steps of a run, as its log has it."""
-    lines = RunFolder(folder).log_lines()
-    return [(line["step"], line["occupancy"]) for line in lines if line.get("occupancy")]
+    return [(record.step, record.occupancy) for record in RunFolder(folder).records() if record.occupancy]
 
 
-def write_castled(run: Path, saved: SavedModel, certificate: dict[str, Any]) -> Path:
-    """Write the castled weights of a run with their certificate, recipe and labels; returns the folder."""
-    folder = run / "castled"
+def write_castled(run: Path, network: nn.Module, certificate: dict[str, Any]) -> Path:
+    """Write castled weights beside their certificate, recipe and facts; returns the folder."""
+    folder = run / CASTLED
     folder.mkdir(exist_ok=True)
-    for name in ("config.yaml", "labels.json"):
+    for name in ("config.yaml", FACTS, NETWORK):
         shutil.copyfile(run / name, folder / name)
     write_file(folder / CERTIFICATE, json.dumps(certificate, indent=2).encode())
-    save_weights(saved.model, folder / WEIGHTS)
+    save_weights(network, folder / WEIGHTS)
     return folder
 
 
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the weights of a model as safetensors, whole or not at all."""
-    write_file(path, save({name: value.contiguous() for name, value in model.state_dict().items()}))
+def save_weights(network: nn.Module, path: Path) -> None:
+    """Write the weights of a network as safetensors, whole or not at all."""
+    write_file(path, save({name: value.contiguous() for name, value in network.state_dict().items()}))

@@ -14,7 +14,7 @@ class Interrupted(Exception):
 
     Args:
         folder: of the run.
-        step: that was saved.
+        step: the number of the step that was saved.
         signum: the signal.
     """
 

@@ -30,7 +30,7 @@ class Progress:
         rollbacks: times the run went back to a checkpoint.
         loss_sum: of the steps since the last line of the log.
         loss_count: how many these are.
-        metrics: of the last evaluation.
+        metrics: those of the last evaluation, as a summary has them.
     """
 
     step: int = 0

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile
+from PIL import Image
+
+from castling.tasks.pictures import strict_decoding
 
 CIFAR10_LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FASHION_LABELS = [
@@ -122,17 +124,6 @@ def read_cifar(root: Path, split: str) -> ArraySource:
         pictures, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         return _array_source(pictures, targets, _cifar_labels(folder), split, folder)
     raise FileNotFoundError(f"no CIFAR in {root}: expected {stems[0]}.bin, {stems[0]} or {stems[0]}.png there")
-
-
-@contextmanager
-def strict_decoding() -> Iterator[None]:
-    """Let truncated pictures raise, even where another library told PIL to fill in what is missing."""
-    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
 
 
 @contextmanager

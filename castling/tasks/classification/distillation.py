@@ -30,7 +30,7 @@ class DistillationConfig:
         kind: `hard` follows the teacher's choices, `soft` its probabilities.
         model: a name in timm's registry; or `self`, for a converted network to follow the one that it was.
         weights: its checkpoint; None for those that timm downloads.
-        logits: folder of precomputed logits, instead of a model; written by `castling evaluate --logits`.
+        logits: folder of precomputed logits, instead of a model; written by `castling evaluate --answers`.
         alpha: share of the teacher in the loss.
         temperature: softens the probabilities of both; `soft` only.
 

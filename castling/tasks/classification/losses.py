@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from castling.tasks.classification.distillation import DistillationConfig
+from castling.tasks.task import Losses
 
 
 def label_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -40,7 +41,7 @@ def total_loss(
     smoothing: float = 0.0,
     teacher_logits: Tensor | None = None,
     distillation: DistillationConfig | None = None,
-) -> dict[str, Tensor]:
+) -> Losses:
     """The loss of a batch and its parts.
 
     Args:
@@ -51,12 +52,12 @@ def total_loss(
         distillation: how to follow it.
 
     Returns:
-        `loss`, and with a teacher `label_loss` and `teacher_loss` as well.
+        The loss; its parts are `label_loss` and `teacher_loss` where there is a teacher.
     """
     logits, distilled = output if isinstance(output, tuple) else (output, output)
     by_label = label_loss(logits, targets, smoothing)
     if teacher_logits is None or distillation is None:
-        return {"loss": by_label}
+        return Losses(by_label, {})
     by_teacher = teacher_loss(distilled, teacher_logits, distillation)
     loss = (1 - distillation.alpha) * by_label + distillation.alpha * by_teacher
-    return {"loss": loss, "label_loss": by_label, "teacher_loss": by_teacher}
+    return Losses(loss, {"label_loss": by_label, "teacher_loss": by_teacher})

@@ -1,12 +1,15 @@
-"""Top-1, top-5 and mean loss, as sums that several processes can add up."""
+"""Top-1, top-5 and mean loss, as sums that several processes add up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from castling.measure.metric import Metric
 
 
 class Accuracy:
@@ -14,30 +17,38 @@ class Accuracy:
 
     Example:
         >>> accuracy = Accuracy()
-        >>> accuracy.add(torch.eye(3), torch.tensor([0, 1, 1]))
-        >>> round(accuracy.metrics()["top1"], 3)
-        0.667
+        >>> accuracy.update(torch.eye(3), {"target": torch.tensor([0, 1, 1])})
+        >>> [metric.name for metric in accuracy.result()], accuracy.result()[0].shown
+        (['top1', 'top5', 'loss'], '66.67 %')
     """
 
     def __init__(self) -> None:
         self.sums = torch.zeros(4, dtype=torch.float64)  # right at once, right among five, loss, examples
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
-        """Count a batch of logits `(B, classes)` with targets `(B,)`; those below 0 are of unreadable ones."""
-        readable = targets >= 0
-        logits, targets = logits.float()[readable], targets[readable]
+    def update(self, outputs: Tensor, batch: Mapping[str, Any]) -> None:
+        """Count logits `(B, classes)` against the batch's `target` `(B,)`."""
+        targets = batch["target"]
+        logits = outputs.float()
         best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == targets[:, None]  # (B, 5)
         loss = F.cross_entropy(logits, targets, reduction="sum")
-        sums = torch.stack([best[:, 0].sum(), best.sum(), loss, readable.sum()])
+        sums = torch.stack([best[:, 0].sum(), best.sum(), loss, torch.tensor(len(targets), device=loss.device)])
         self.sums += sums.double().cpu()
 
-    def metrics(self, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> dict[str, float]:
-        """`top1` and `top5` as shares, and `loss`; `reduce` adds up the sums of several processes.
+    def merge(self, other: Accuracy) -> None:
+        """Add the counts of another process."""
+        self.sums += other.sums
+
+    def result(self) -> list[Metric]:
+        """`top1` and `top5` as shares, and `loss`.
 
         Raises:
             ValueError: if nothing was counted.
         """
-        top1, top5, loss, count = reduce(self.sums).tolist()
+        top1, top5, loss, count = self.sums.tolist()
         if count == 0:
             raise ValueError("there was no readable picture to evaluate on")
-        return {"top1": top1 / count, "top5": top5 / count, "loss": loss / count}
+        return [
+            Metric("top1", top1 / count),
+            Metric("top5", top5 / count),
+            Metric("loss", loss / count, unit="", higher_is_better=False),
+        ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -18,7 +18,8 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from castling.config import check_choice
 from castling.extras import import_extra
-from castling.tasks.classification.array_files import ArraySource, read_cifar, read_idx, strict_decoding
+from castling.tasks.classification.array_files import ArraySource, read_cifar, read_idx
+from castling.tasks.pictures import Source, pictures_in, read_picture, strict_decoding
 
 SourceName = Literal["digits", "folder", "idx", "cifar", "huggingface"]
 Split = Literal["train", "val"]
@@ -26,18 +27,10 @@ Split = Literal["train", "val"]
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
-    """Labelled pictures of one split, read one at a time; `labels` are the class names."""
+class LabelledSource(Source, Protocol):
+    """Pictures with their classes; `labels` are the class names."""
 
     labels: list[str]
-
-    def __len__(self) -> int: ...
-
-    def name(self, index: int) -> str:
-        """A stable name of a picture: its path relative to the root, or split and number."""
-
-    def read(self, index: int) -> tuple[Image.Image, int]:
-        """A picture in its own mode, decoded to the end, and its class; raises if it cannot be."""
 
 
 def open_source(
@@ -48,7 +41,7 @@ def open_source(
     name: str | None = None,
     image_column: str = "image",
     label_column: str = "label",
-) -> Source:
+) -> LabelledSource:
     """Open one split of a dataset of labelled pictures.
 
     Args:
@@ -130,13 +123,6 @@ class FolderSource:
         return read_picture(self.root / self.name(index)), int(self.targets[index])
 
 
-def read_picture(path: Path) -> Image.Image:
-    """A picture in its own mode, decoded to the end."""
-    with strict_decoding(), Image.open(path) as picture:
-        picture.load()
-    return picture
-
-
 def _open_folder(root: Path, split: str) -> FolderSource:
     names = ["train"] if split == "train" else ["val", "validation", "test"]
     train = root / "train"
@@ -172,16 +158,6 @@ def _entries(folder: Path, folders: bool = False) -> list[str]:
     return sorted(
         path.name for path in folder.iterdir() if not path.name.startswith(".") and (path.is_dir() or not folders)
     )
-
-
-def pictures_in(folder: Path, root: Path) -> Iterator[str]:
-    """Paths relative to `root` of all files in a folder and those below it that end as pictures do."""
-    for path, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        prefix = Path(path).relative_to(root).as_posix()
-        for file in files:
-            if file.lower().endswith(IMG_EXTENSIONS) and not file.startswith("."):
-                yield f"{prefix}/{file}"
 
 
 def _shorten(names: Sequence[str], limit: int = 10) -> str:

@@ -1,35 +1,31 @@
-"""Image classification: what the training loop and the command line ask of it."""
+"""Image classification behind the task interface."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from timm.data import Mixup
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from castling.conversion import calibrate, original_of
+from castling.measure.trees import Tree
 from castling.tasks.batches import EpochBatches, Shard
-from castling.tasks.classification.data import (
-    AugmentConfig,
-    Batch,
-    DataConfig,
-    Pictures,
-    eval_transform,
-    make_loader,
-    make_source,
-    train_transform,
-)
-from castling.tasks.classification.distillation import DistillationConfig, Teacher, make_teacher
+from castling.tasks.classification.data import AugmentConfig, DataConfig, Labelled, make_source
+from castling.tasks.classification.distillation import DistillationConfig, Teacher, make_teacher, write_logits
+from castling.tasks.classification.judge import LabelJudge
 from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
-from castling.tasks.classification.model import ConvertConfig, ModelConfig, build_model, load_stage
-from castling.tasks.classification.sources import Source
-from castling.tasks.imitation import attention_losses, feature_losses
+from castling.tasks.classification.predict import LabelOptions, interpret_logits
+from castling.tasks.classification.sources import LabelledSource
+from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
+from castling.tasks.pictures import PictureLoader, Pictures
+from castling.tasks.prediction import PicturePredictor
+from castling.tasks.preparation import eval_transform, train_transform
+from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
 
 CALIBRATION_BATCH = 32
 
@@ -44,20 +40,17 @@ class ClassificationConfig:
         augment: how training pictures are varied.
         smoothing: share of the label's probability that goes to all classes alike.
         distillation: a teacher; None for none.
-        objective: what a converted network learns: the `task`, each of the original's `attention` outputs by itself, or
-            the `features` of all its blocks. The last two look at no label.
 
     Raises:
-        ValueError: for smoothing outside [0, 1), precomputed logits for pictures that are mixed, or something to learn
-            from the original where the network is not converted.
+        ValueError: for smoothing outside [0, 1), precomputed logits for pictures that are mixed, or a network that
+            follows its original and is not converted.
     """
 
-    model: ModelConfig
+    model: NetworkConfig
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     smoothing: float = 0.1
     distillation: DistillationConfig | None = None
-    objective: Literal["task", "attention", "features"] = "task"
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
@@ -65,67 +58,55 @@ class ClassificationConfig:
         mixed = self.augment.mixup > 0 or self.augment.cutmix > 0
         if mixed and self.distillation is not None and self.distillation.logits is not None:
             raise ValueError("precomputed logits know no mixed pictures: set augment.mixup=0 and augment.cutmix=0")
-        if self.model.convert is None and (self.objective != "task" or self._follows_itself()):
+        follows_itself = self.distillation is not None and self.distillation.model == "self"
+        if self.model.convert is None and follows_itself:
             raise ValueError("only a converted network has an original to learn from: set model.convert")
 
-    def _follows_itself(self) -> bool:
-        return self.distillation is not None and self.distillation.model == "self"
 
-
-class Classification:
-    """The four methods of a task, and what a run keeps beside its weights.
-
-    Args:
-        config: the recipe's sections.
-
-    Attributes:
-        labels: names of the classes.
-        primary_metric: the one that decides which checkpoint is best.
-    """
+class Classification(Task):
+    """Pictures with one label each."""
 
     Config = ClassificationConfig
-    primary_metric = "top1"
+    PredictConfig = LabelOptions
+    config: ClassificationConfig
 
-    def __init__(self, config: ClassificationConfig) -> None:
-        self.config = config
-        self.train_source, self.val_source = (make_source(config.data, split) for split in ("train", "val"))
-        self.labels = self.train_source.labels
-        augment = config.augment
-        self.mixup: Mixup | None = None
-        if augment.mixup > 0 or augment.cutmix > 0:
-            self.mixup = Mixup(
-                augment.mixup, augment.cutmix, label_smoothing=config.smoothing, num_classes=len(self.labels)
-            )
+    def __init__(self, config: ClassificationConfig, facts: Facts | None = None) -> None:
+        super().__init__(config, facts)
         self.teacher: Teacher | None = None
-        self.original: nn.Module | None = None
 
-    def build_model(self) -> nn.Module:
-        """The network, in training mode; one with a distillation head uses it if there is a teacher."""
-        model = build_model(self.config.model, len(self.labels), self.config.data.channels)
-        if self.config.model.convert is not None:
-            self._begin_conversion(model, self.config.model.convert)
-        if self.config.distillation is not None and hasattr(model, "set_distilled_training"):
-            cast(Any, model).set_distilled_training(True)
-        return model
+    @classmethod
+    def following_original(cls, config: ClassificationConfig) -> ClassificationConfig:
+        """The original's probabilities count as much as the labels."""
+        return replace(config, distillation=DistillationConfig(kind="soft", model="self", alpha=0.5))
 
-    def build_original(self) -> nn.Module:
-        """What the network of the recipe was before it was converted, frozen."""
-        return original_of(build_model(self.config.model, len(self.labels), self.config.data.channels))
+    @cached_property
+    def sources(self) -> dict[str, LabelledSource]:
+        """The pictures of each split, opened when they are first asked for."""
+        return {split: make_source(self.config.data, split) for split in ("train", "val")}
 
-    def _begin_conversion(self, model: nn.Module, config: ConvertConfig) -> None:
-        """Keep what the network was, and give every head its scale, or the weights of an earlier stage."""
-        self.original = original_of(model)
-        if config.start is not None:
-            load_stage(model, config.start)
-        elif config.calibrate:
-            calibrate(model, itertools.islice(self.build_loader("train", CALIBRATION_BATCH), config.calibrate))
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes."""
+        return cast(list[str], self.facts["labels"])
 
-    @staticmethod
-    def rebuild(config: ClassificationConfig, labels: Sequence[str]) -> nn.Module:
-        """The network of a saved run, without its data or its starting weights."""
-        return build_model(replace(config.model, weights=None), len(labels), config.data.channels)
+    def read_facts(self) -> Facts:
+        """Names of the classes, and the network's own facts."""
+        return {"labels": self.sources["train"].labels, **network_facts(self.config.model)}
 
-    def build_loader(
+    def build_network(self, training: bool = False) -> nn.Module:
+        """The network; in training with its weights and teacher, and using a distillation head if it has one."""
+        config, data = self.config, self.config.data
+        made = (config.model, len(self.labels), data.channels, self.facts)
+        if not training:
+            return make_network(*made)
+        network, self.original = start_network(*made, self.loader("train", CALIBRATION_BATCH))
+        if config.distillation is not None:
+            self.teacher = self._make_teacher(config.distillation)
+            if hasattr(network, "set_distilled_training"):
+                cast(Any, network).set_distilled_training(True)
+        return network
+
+    def loader(
         self,
         split: str,
         batch_size: int,
@@ -133,96 +114,83 @@ class Classification:
         shard: Shard = Shard(),  # noqa: B008 - immutable
         parts: int = 1,
         workers: int = 0,
-    ) -> DataLoader[Batch]:
-        """Batches of a split: shuffled and augmented for training, or as they are and in order.
+    ) -> PictureLoader:
+        """Batches of a split, as the interface says.
 
-        Args:
-            split: `train` or `val`.
-            batch_size: over all processes.
-            seed: of shuffling and augmentation; None for neither.
-            shard: the part of this process.
-            parts: in how many parts a training batch comes.
-            workers: reading processes.
+        Raises:
+            ValueError: for parts of batches that mixup cannot pair.
         """
-        config, source = self.config, self.source(split)
+        data, augment, source = self.config.data, self.config.augment, self.sources[split]
         if seed is None:
-            pictures = Pictures(source, eval_transform(config.data), config.data)
-            return make_loader(pictures, EpochBatches(len(source), batch_size, shard=shard), workers)
+            pictures = Pictures(source, Labelled(eval_transform(data)), data.channels)
+            return PictureLoader(pictures, EpochBatches(len(source), batch_size, shard=shard), workers)
         if self.mixup is not None and batch_size // (shard.num_shards * parts) % 2:
             raise ValueError(
                 f"mixup pairs pictures, but {parts * shard.num_shards} parts of batch_size {batch_size} are odd; "
                 "choose another, or set augment.mixup=0 and augment.cutmix=0"
             )
-        if self.config.objective != "task" and shard.num_shards > 1:
-            raise ValueError(f"objective {self.config.objective!r} runs in one process; got {shard.num_shards}")
-        self.teacher = self._make_teacher()  # before the first step: a teacher that does not fit is said now
-        pictures = Pictures(source, train_transform(config.data, config.augment), config.data, seed)
-        batches = EpochBatches(len(source), batch_size, seed, shard, parts, config.augment.repeats)
-        return make_loader(pictures, batches, workers)
+        pictures = Pictures(source, Labelled(train_transform(data, augment)), data.channels, seed)
+        return PictureLoader(
+            pictures, EpochBatches(len(source), batch_size, seed, shard, parts, augment.repeats), workers
+        )
 
-    def source(self, split: str) -> Source:
-        """The pictures of a split."""
-        return self.train_source if split == "train" else self.val_source
+    @cached_property
+    def mixup(self) -> Mixup | None:
+        """What mixes training pictures; None where the recipe mixes none."""
+        augment = self.config.augment
+        if not (augment.mixup > 0 or augment.cutmix > 0):
+            return None
+        return Mixup(augment.mixup, augment.cutmix, label_smoothing=self.config.smoothing, num_classes=len(self.labels))
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The loss of a training batch, under `loss`, and its parts."""
+    def losses(self, network: nn.Module, batch: Batch) -> Losses:
+        """The loss by labels, and by the teacher where there is one."""
         images, targets = batch["image"], batch["target"]
-        if self.config.objective != "task":
-            return self._learn_from_original(model, images)
         if self.mixup is not None:
             images, targets = self.mixup(images, targets)
         teacher_logits = None if self.teacher is None else self.teacher(images, batch["index"])
-        return total_loss(model(images), targets, self.config.smoothing, teacher_logits, self.config.distillation)
+        return total_loss(network(images), targets, self.config.smoothing, teacher_logits, self.config.distillation)
 
-    def _learn_from_original(self, model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-        assert self.original is not None
-        learn = attention_losses if self.config.objective == "attention" else feature_losses
-        losses = learn(model, self.original.to(images.device), images)
-        return {"loss": torch.stack(list(losses.values())).mean(), **losses}
+    def meter(self) -> Accuracy:
+        """Top-1 accuracy decides."""
+        return LabelJudge().meter()
+
+    def agreement(self, outputs: Tree, others: Tree, batch: Batch) -> Tensor:
+        """Whether both choose the same class."""
+        return LabelJudge().agreement(outputs, others, batch)
+
+    def predictor(self, network: nn.Module, options: LabelOptions | None = None) -> PicturePredictor:
+        """Labels with probabilities."""
+        data = self.config.data
+        interpret = interpret_logits(self.labels, options or LabelOptions())
+        return PicturePredictor(network, eval_transform(data), interpret, data.channels)
+
+    def deployment(self) -> Deployment:
+        """One output, the logits, in the order of the labels."""
+        data = self.config.data
+        return Deployment(data.example(), data.preprocessing(), None, {"labels": self.labels})
 
     @torch.no_grad()
-    def evaluate(
-        self, model: nn.Module, batches: Iterable[Batch], reduce: Callable[[Tensor], Tensor] = lambda sums: sums
-    ) -> dict[str, float]:
-        """Metrics of a model in evaluation mode; `reduce` adds up the sums of several processes."""
-        accuracy = Accuracy()
-        for batch in batches:
-            accuracy.add(model(batch["image"]), batch["target"])
-        return accuracy.metrics(reduce)
-
-    @torch.no_grad()
-    def logits(self, model: nn.Module, batches: Iterable[Batch], split: str = "train") -> tuple[Tensor, list[str]]:
-        """Logits `(examples, classes)` of all pictures, with their names: what a later student can follow.
+    def write_answers(self, network: nn.Module, batches: Iterable[Batch], folder: Path) -> int:
+        """Write the logits of all training pictures with their names.
 
         Those of unreadable pictures are not numbers; in training other pictures take their place.
         """
-        found, names = [], []
+        source = self.sources["train"]
+        found = torch.full((len(source), len(self.labels)), torch.nan)
         for batch in batches:
-            logits = model(batch["image"]).float().cpu()
-            logits[batch["target"].cpu() < 0] = torch.nan
-            found.append(logits)
-            names += [self.source(split).name(index) for index in batch["index"].tolist()]
-        return torch.cat(found), names
+            found[batch["index"].cpu()] = network(batch["image"]).float().cpu()
+        write_logits(folder, found, _names(source))
+        return len(source)
 
-    def example(self) -> Tensor:
-        """An empty picture `(1, C, H, W)`, for counting and probing."""
+    def _make_teacher(self, distillation: DistillationConfig) -> Teacher:
         data = self.config.data
-        return torch.zeros(1, data.channels, data.image_size, data.image_size)
-
-    def num_examples(self, split: str) -> int:
-        """Pictures of a split."""
-        return len(self.source(split))
-
-    def _make_teacher(self) -> Teacher | None:
-        distillation, data = self.config.distillation, self.config.data
-        if distillation is None:
-            return None
-        if distillation.model == "self" and self.original is not None:
+        if distillation.model == "self":
             original = self.original  # of the student's sizes and normalisation
+            assert original is not None
             return lambda images, indices: original.to(images.device)(images).detach()
-        names = [self.train_source.name(index) for index in range(len(self.train_source))]
+        names = _names(self.sources["train"])
         return make_teacher(distillation, names, len(self.labels), data.channels, data.mean, data.std)
 
-    def keepsakes(self) -> dict[str, Any]:
-        """What a run folder keeps for later use of the weights, by file name."""
-        return {"labels.json": self.labels}
+
+def _names(source: LabelledSource) -> list[str]:
+    return [source.name(index) for index in range(len(source))]

@@ -1,0 +1,185 @@
+"""Pictures into batches: read, augmented by seed, collected; those that cannot be read give way to others by name.
+
+Augmentation is seeded by epoch and example, so that a picture looks the same whoever reads it. Only reading may fail:
+an error of a transform is an error of the program, and is raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageFile
+from torch.utils.data import DataLoader, Dataset, default_collate
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from castling.tasks.batches import EpochBatches, Key, seeded
+from castling.tasks.task import Batch, Unreadable
+
+MODES = {1: "L", 3: "RGB"}
+MAX_UNREADABLE_IN_A_ROW = 100
+Example = dict[str, Any]
+
+
+class Source(Protocol):
+    """Pictures of one split with what is known of each, read one at a time."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """A stable name of a picture: its path relative to the root, or split and number."""
+
+    def read(self, index: int) -> tuple[Image.Image, Any]:
+        """A picture in its own mode, decoded to the end, and what is known of it; raises if it cannot be."""
+
+
+class Pictures(Dataset[Example]):
+    """Examples of a source, as tensors.
+
+    An unreadable picture gives way to the next one in training, and is left out in evaluation; its name travels with
+    the example.
+
+    Args:
+        source: the pictures.
+        transform: the function from a picture and what is known of it to the tensors of an example.
+        channels: 1 for grey, 3 for colour.
+        seed: the seed of the augmentation; None in evaluation.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: Callable[[Image.Image, Any], Example],
+        channels: int = 3,
+        seed: int | None = None,
+    ) -> None:
+        self.source, self.transform, self.channels, self.seed = source, transform, channels, seed
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: Key) -> Example:
+        """The example of a key, with the names of pictures that could not be read on the way."""
+        unreadable: list[tuple[str, str]] = []
+        for attempt in range(min(len(self), MAX_UNREADABLE_IN_A_ROW)):
+            index = (key.example + attempt) % len(self)
+            try:
+                picture, known = self.source.read(index)
+                picture = in_channels(picture, self.channels)
+            except Exception as error:  # decoders raise whatever they like
+                unreadable.append((self.source.name(index), f"{type(error).__name__}: {error}"))
+                if self.seed is None:
+                    return {"unreadable": unreadable}
+            else:
+                return {**self._transformed(picture, known, key), "index": index, "unreadable": unreadable}
+        raise ValueError(f"{len(unreadable)} pictures in a row cannot be read, first {': '.join(unreadable[0])}")
+
+    def _transformed(self, picture: Image.Image, known: Any, key: Key) -> Example:
+        if self.seed is None:
+            return self.transform(picture, known)
+        with seeded(self.seed, key.epoch, key.example, key.repeat):
+            return self.transform(picture, known)
+
+
+class PictureLoader:
+    """Batches of pictures, as the task interface wants them.
+
+    Args:
+        pictures: the examples.
+        batches: which of them make a batch, and where to begin.
+        workers: the number of reading processes.
+        collate: makes a batch of examples; by default every tensor is stacked.
+
+    Attributes:
+        on_unreadable: is told the names and errors of pictures that could not be read.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        batches: EpochBatches,
+        workers: int = 0,
+        collate: Callable[[list[Example]], Batch] = default_collate,
+    ) -> None:
+        self.batches = batches
+        self.num_examples, self.num_batches = len(pictures), batches.num_batches
+        self.on_unreadable: Callable[[Unreadable], None] = lambda pictures: None
+        self._loader: DataLoader[Any] = DataLoader(
+            pictures,
+            batch_sampler=batches,
+            num_workers=workers,
+            collate_fn=_ReadableOnly(collate),
+            persistent_workers=workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_one_thread,
+        )
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def seek(self, epoch: int, start: int = 0) -> None:
+        """Begin the next iteration in this epoch, with its batch number `start`."""
+        self.batches.seek(epoch, start)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch, unreadable in self._loader:
+            if unreadable:
+                self.on_unreadable(unreadable)
+            if batch is not None:
+                yield batch
+
+
+class _ReadableOnly:
+    """Collates what could be read, beside the names of what could not; an object, as loader workers must get it."""
+
+    def __init__(self, collate: Callable[[list[Example]], Batch]) -> None:
+        self.collate = collate
+
+    def __call__(self, examples: list[Example]) -> tuple[Batch | None, list[tuple[str, str]]]:
+        unreadable = [pair for example in examples for pair in example.pop("unreadable")]
+        readable = [example for example in examples if example]
+        return (self.collate(readable) if readable else None), unreadable
+
+
+def in_channels(picture: Image.Image, channels: int) -> Image.Image:
+    """A picture as grey (1) or colour (3) of 8 bits; 16-bit ones, which PIL would cut off at 255, are scaled."""
+    if picture.mode.startswith("I"):
+        picture = Image.fromarray((np.asarray(picture).clip(0, 65535) / 257).round().astype(np.uint8))
+    return picture.convert(MODES[channels])
+
+
+def read_picture(path: Path) -> Image.Image:
+    """A picture in its own mode, decoded to the end."""
+    with strict_decoding(), Image.open(path) as picture:
+        picture.load()
+    return picture
+
+
+def pictures_in(folder: Path, root: Path) -> Iterator[str]:
+    """Paths relative to `root` of all files in a folder and those below it that end as pictures do."""
+    for path, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        prefix = Path(path).relative_to(root).as_posix()
+        for file in files:
+            if file.lower().endswith(IMG_EXTENSIONS) and not file.startswith("."):
+                yield f"{prefix}/{file}"
+
+
+@contextmanager
+def strict_decoding() -> Iterator[None]:
+    """Let truncated pictures raise, even where another library told PIL to fill in what is missing."""
+    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
+
+
+def _one_thread(worker: int) -> None:
+    torch.set_num_threads(1)

@@ -157,6 +157,7 @@ class TestTools:
         assert torch.equal(copy.deepcopy(block)(x), block(x))
         assert torch.equal(pickle.loads(pickle.dumps(block))(x), block(x))
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("fresh_compiler")
     def test_compile_whole(self, block, x):
         torch.testing.assert_close(torch.compile(block, fullgraph=True)(x), block(x), atol=1e-5, rtol=1e-5)
@@ -175,6 +176,7 @@ def test_export_with_any_batch_and_any_number_of_tokens():
         torch.testing.assert_close(program.module()(x), block(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_training_tracks_occupancy_and_a_moving_threshold():
     block = CastlingAttention(32, 2)
@@ -253,6 +255,7 @@ print((peak - before) / (x.numel() * 4))
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_of_65536_tokens_is_a_small_multiple_of_the_input():
     """Three copies of the input are q, k, v; the map of softmax attention would be 1,000 copies."""
     result = subprocess.run([sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True)

@@ -58,6 +58,7 @@ def test_block_is_finite(branch, dtype, data, kind, num_tokens, batch):
     assert_finite(block, make_tokens(kind, (batch, num_tokens, 24), data.draw(scales(dtype))), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @few
 @given(data=st.data(), kind=st.sampled_from(KINDS), num_tokens=st.sampled_from([4096, 16_384, 65_535, 65_536]))

@@ -9,6 +9,8 @@ from castling.bench.models import make_settings, measure_row, paper_cells, paper
 from castling.measure import Timing
 from castling.measure.memory import PeakMemory, forecast_memory
 
+pytestmark = pytest.mark.slow
+
 DEIT = "castling_deit_tiny_patch16_224"
 LEVIT = Setting("castling_levit_128", 64, 16)
 

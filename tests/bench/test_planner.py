@@ -75,6 +75,7 @@ def test_layers_of_one_kind_are_timed_once(clock):
     assert (len(plan.layers), plan.chosen, plan.predicted_ms) == (3, (), 10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["levit", "mvitv2"])
 def test_layers_that_are_told_their_grid_run_by_themselves(family, clock):
@@ -88,6 +89,7 @@ def test_layers_that_are_told_their_grid_run_by_themselves(family, clock):
     assert len(plan.chosen) == 1
 
 
+@pytest.mark.slow
 def test_the_command(capsys):
     small = ["deit_tiny_patch16_224", "--size", "32x48", "--repeats", "1", "--only", "blocks.0.*"]
     assert main(["plan", *small]) == 0

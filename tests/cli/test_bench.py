@@ -56,6 +56,7 @@ def results(folder):
     return path, read_rows(path)
 
 
+@pytest.mark.slow
 def test_models_writes_rows_figure_and_json_and_goes_on(tmp_path, one_process, capsys):
     assert bench("models", *LEVIT, "--sizes", 64, "--out", tmp_path) == 0
     path, (row,) = results(tmp_path)
@@ -86,6 +87,7 @@ def test_models_writes_rows_figure_and_json_and_goes_on(tmp_path, one_process, c
     assert content["rows"][0]["castled_ms"] == float(row["castled_ms"])
 
 
+@pytest.mark.slow
 def test_an_engine_that_refuses_leaves_empty_cells(tmp_path, broken_openvino, capsys):
     engines = ("--engines", "openvino", "eager", "--threads", 1)
     assert bench("models", *LEVIT, "--sizes", 64, *engines, "--no-memory", "--out", tmp_path) == 0
@@ -96,6 +98,7 @@ def test_an_engine_that_refuses_leaves_empty_cells(tmp_path, broken_openvino, ca
     assert "unsupported operator" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_against_a_model_of_timms(tmp_path, capsys):
     arguments = ("--sizes", 64, "--no-memory", "--against", "resnet18", "--out", tmp_path)
     assert bench("models", *LEVIT, *arguments) == 0
@@ -108,6 +111,7 @@ def test_against_a_model_of_timms(tmp_path, capsys):
     assert "against" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_against_an_onnx_file(tmp_path):
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")

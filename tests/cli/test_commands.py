@@ -1,6 +1,7 @@
 """The commands as a person runs them, in a subprocess; what only their parser says, in this process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,65 +9,87 @@ from pathlib import Path
 import pytest
 
 import castling
+import castling.cli
 from castling.cli import paper
 from castling.cli.main import main
+from castling_command import VERBS, make_parser
 
-VERBS = [("bench", "attention"), ("bench", "models")]
-VERBS += [
-    (name,)
-    for name in [
-        "castle",
-        "convert",
-        "demo",
-        "evaluate",
-        "export",
-        "figures",
-        "models",
-        "paper",
-        "plan",
-        "predict",
-        "recipes",
-        "report",
-        "train",
-    ]
-]
+SUBJECTS = [("bench", "attention"), ("bench", "models"), *((name,) for name in VERBS if name != "bench")]
 COMMAND = Path(sys.executable).with_name("castling")
 
 
-def run(*arguments):
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+def run(*arguments, **environment):
+    words = [COMMAND, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | environment)
 
 
-def test_help_and_version():
+def imported(*arguments):
+    """The modules that a command imports."""
+    lines = run(*arguments, PYTHONPROFILEIMPORTTIME="1").stderr.splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def test_version():
     assert run("--version").stdout.strip() == castling.__version__
-    shown = run("--help")
-    assert shown.returncode == 0
-    for verb in ("bench", "castle", "demo", "evaluate", "figures", "models", "paper", "predict", "recipes", "train"):
-        assert verb in shown.stdout
+
+
+def test_the_table_has_every_file_of_the_command_line():
+    files = {path.stem for path in Path(castling.cli.__file__).parent.glob("*.py")}
+    assert set(VERBS) == files - {"__init__", "main"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_has_an_example(verb, capsys):
+def test_help_shows_the_line_that_a_verb_has_for_itself(verb):
+    assert VERBS[verb]
+    assert make_parser(verb).format_help() == make_parser().format_help()
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--version", 0), ("castel", 2)])
+def test_what_needs_no_verb_is_answered_without_torch(argument, code):
+    assert run(argument).returncode == code
+    modules = imported(argument)
+    assert "castling_command" in modules
+    assert not modules & {"torch", "castling"}
+
+
+@pytest.mark.slow
+def test_a_verb_imports_its_own_module_alone():
+    script = "import sys, castling_command; castling_command.main(); print(*sys.modules)"
+    words = [sys.executable, "-c", script, "recipes", "digits/castling"]
+    modules = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    assert [verb for verb in VERBS if f"castling.cli.{verb}" in modules] == ["recipes"]
+
+
+@pytest.mark.slow
+def test_python_dash_m_is_the_same_command():
+    words = [sys.executable, "-m", "castling", "castel"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert "castling: error: argument VERB: invalid choice: 'castel' (choose from" in result.stderr
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_help_of_a_verb_has_an_example(subject, capsys):
     with pytest.raises(SystemExit) as left:
-        main([*verb, "--help"])
+        main([*subject, "--help"])
     assert left.value.code == 0
-    assert f"Example: castling {' '.join(verb)}" in capsys.readouterr().out
+    assert f"Example: castling {' '.join(subject)}" in capsys.readouterr().out
 
 
-def test_figures(tmp_path):
-    result = run("figures", "--out", tmp_path / "new", "--steps", 50)
-    assert result.returncode == 0, result.stderr
+def test_figures(tmp_path, capsys):
+    assert main(["figures", "--out", str(tmp_path / "new"), "--steps", "50"]) == 0
+    shown = capsys.readouterr().out
     names = ["angular_kernel.png", "feature_space.png", "fitting.png"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
-    assert all(name in result.stdout for name in names)
-    assert "Fitting the angular similarity" in result.stdout
+    assert all(name in shown for name in names)
+    assert "Fitting the angular similarity" in shown
 
 
-def test_bench_attention_prints_a_row_per_number_of_tokens():
-    result = run("bench", "attention", "--tokens", 64, 128, "--kernel", "relu_e")
-    assert result.returncode == 0, result.stderr
-    assert "relu_e" in result.stdout
-    rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.startswith("│")]
+def test_bench_attention_prints_a_row_per_number_of_tokens(capsys):
+    assert main(["bench", "attention", "--tokens", "64", "128", "--kernel", "relu_e"]) == 0
+    shown = capsys.readouterr().out
+    assert "relu_e" in shown
+    rows = [line.split("│")[1:-1] for line in shown.splitlines() if line.startswith("│")]
     assert [row[0].strip() for row in rows] == ["64", "128"]
     assert [row[1].strip() for row in rows] == ["2 M", "6 M"]
 
@@ -84,6 +107,7 @@ def test_paper_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     assert "the paper's row repeats that of MViTv2-S" in printed
 
 
+@pytest.mark.slow
 def test_models():
     result = run("models", "castling_deit_t*")
     assert result.returncode == 0, result.stderr

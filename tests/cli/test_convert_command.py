@@ -1,15 +1,21 @@
-"""`castling convert` on a network that was trained on digits a moment before."""
+"""`castling convert` on a network that was trained on digits a moment before, and on pictures without labels."""
 
 import json
-from pathlib import Path
+import shutil
 
+import numpy as np
 import pytest
+import timm
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 
 from castling.cli.main import main
 from castling.training import RunFolder, parse_recipe, train
-from castling.training.linearize import Linearization, stage_recipes
+from castling.training.evaluation import evaluate
 from castling.training.saved import open_model
+
+pytestmark = pytest.mark.slow
 
 HOST = {
     "task": "classification",
@@ -34,6 +40,7 @@ HOST = {
         "log_every": 5,
     },
 }
+TINY_NAME = "vit_tiny_patch16_224"
 
 
 def convert(*arguments):
@@ -51,93 +58,169 @@ def host_run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def converted(host_run, tmp_path_factory):
     out = tmp_path_factory.mktemp("converted") / "out"
-    assert convert(host_run, "--out", out, "--epochs", 1, 1, 1, "--sizes", 16, 32) == 0
+    assert convert(host_run, "--out", out, "--epochs", 1, 1, 1, "--sizes", 32, "--tolerance", 50) == 0
     return out
 
 
 def test_three_stages_follow_each_other(converted):
-    steps = {}
-    for stage in ("attention", "features", "task"):
-        lines = list(RunFolder(converted / stage).log_lines())
-        steps[stage] = [line for line in lines if line["kind"] == "step"]
-    assert {line["blend"] for line in steps["attention"]} == {1.0}
-    blends = [line["blend"] for line in steps["features"]]
-    assert blends[0] == 0.0
-    assert blends[-1] == 1.0
-    assert {line["blend"] for line in steps["task"]} == {1.0}
+    steps = {stage: RunFolder(converted / stage).steps() for stage in ("attention", "features", "finetune")}
+    assert {record.blend for record in steps["attention"]} == {1.0}
+    blends = [record.blend for record in steps["features"]]
+    assert (blends[0], blends[-1]) == (0.0, 1.0)
+    assert {record.blend for record in steps["finetune"]} == {1.0}
     # Each layer has its line, and learns.
-    first, last = steps["attention"][0]["parts"], steps["attention"][-1]["parts"]
+    first, last = steps["attention"][0].parts, steps["attention"][-1].parts
     assert set(first) == {"blocks.0.attn", "blocks.1.attn"}
     assert sum(last.values()) < sum(first.values())
-    assert set(steps["features"][0]["parts"]) == {"blocks.0", "blocks.1"}
-    assert set(steps["task"][0]["parts"]) == {"label_loss", "teacher_loss"}
+    assert set(steps["features"][0].parts) == {"blocks.0", "blocks.1"}
+    assert set(steps["finetune"][0].parts) == {"label_loss", "teacher_loss"}
 
 
-def test_three_networks_are_compared_at_every_size_and_the_castled_one_is_kept(converted, host_run):
-    certificate = json.loads((converted / "task" / "castled" / "certificate.json").read_text())
-    assert certificate["attentions"] == 2
-    assert set(certificate["sizes"]) == {"16", "32"}
-    at_home = certificate["sizes"]["16"]
-    assert at_home["original"]["top1"] == RunFolder(host_run).summary()["model"]["top1"]
-    assert at_home["castled"] == pytest.approx(at_home["converted"])  # there is no branch to lose
-    assert at_home["castled"]["top1"] > 0.5
-    saved = open_model(converted / "task" / "castled")
-    task = saved.recipe.make_task()
-    found = task.evaluate(saved.model, task.build_loader("val", 64))
-    assert found["top1"] == at_home["castled"]["top1"]
+def test_three_networks_are_certified_at_every_size_and_the_castled_one_is_kept(converted, host_run):
+    certificate = json.loads((converted / "finetune" / "castled" / "certificate.json").read_text())
+    networks = certificate["networks"]
+    assert list(networks) == ["original", "converted", "castled"]
+    values = {name: report["metrics"][0]["value"] for name, report in networks.items()}
+    assert values["original"] == RunFolder(host_run).summary()["model"]["top1"]
+    assert values["castled"] == values["converted"] > 0.5  # there is no branch to lose
+    assert certificate["lost"] == pytest.approx(100 * (values["original"] - values["castled"]))
+    assert certificate["verdict"] == "cheap"
+    assert certificate["quadratic_tensors"] == []
+    assert set(certificate["sizes"]) == {"32"}
+    saved = open_model(converted / "finetune" / "castled")
+    found = evaluate(saved.task, saved.network, saved.task.loader("val", 64))
+    assert found.model[0].value == values["castled"]
 
 
 def test_called_again_it_trains_nothing(converted, host_run, capsys):
     before = (converted / "features" / "log.jsonl").stat().st_mtime_ns
-    assert convert(host_run, "--out", converted) == 0
+    assert convert(host_run, "--out", converted, "--tolerance", 50) == 0
     assert (converted / "features" / "log.jsonl").stat().st_mtime_ns == before
     printed = capsys.readouterr().out
     assert "castled" in printed
     assert "--local-conv grid" not in printed
-    assert convert(host_run, "--out", converted, "--sizes", 32) == 0
+    assert convert(host_run, "--out", converted, "--sizes", 32, "--tolerance", 50) == 0
     assert "--local-conv grid" in capsys.readouterr().out
     assert convert(host_run, "--out", converted, "--learning-rate", 1.0) == 2
     assert "was begun with other settings" in capsys.readouterr().err
 
 
+def test_above_the_tolerance_no_castled_weights_are_written(converted, host_run, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(converted, out, ignore=shutil.ignore_patterns("castled"))
+    for stage in ("attention", "features", "finetune"):  # the copies know where they are
+        config = out / stage / "config.yaml"
+        config.write_text(config.read_text().replace(str(converted), str(out)))
+    capsys.readouterr()
+    certificate = json.loads((converted / "finetune" / "certificate.json").read_text())
+    if certificate["lost"] <= 0:
+        pytest.skip("the castled network is better than the original")
+    assert convert(host_run, "--out", out, "--tolerance", 0) == 1
+    assert "no castled weights were written" in capsys.readouterr().out
+    assert not (out / "finetune" / "castled").exists()
+
+
+def test_a_converted_run_can_be_castled_again_and_reported(converted, capsys):
+    assert main(["castle", str(converted / "finetune"), "--tolerance", "50"]) == 0
+    assert "original" in capsys.readouterr().out
+    assert main(["report", str(converted / "finetune"), "--sizes", "16", "32"]) == 0
+    page = (converted / "finetune" / "report.html").read_text()
+    assert "Converted at a small price" in page
+    assert len(json.loads((converted / "finetune" / "speed.json").read_text())["rows"]) == 2
+
+
 def test_a_converted_network_is_exported(converted, tmp_path):
-    out = tmp_path / "model.onnx"
-    assert main(["export", str(converted / "task"), "--format", "onnx", "--out", str(out)]) == 0
+    out = tmp_path / "model.pt2"
+    assert main(["export", str(converted / "finetune"), "--format", "torch_export", "--out", str(out)]) == 0
     assert out.is_file()
 
 
-def test_a_part_of_the_attentions_from_weights_alone(converted, tmp_path, capsys):
+def test_a_part_of_the_attentions_from_weights_alone(converted, tmp_path):
     recipe = tmp_path / "host.yaml"
     recipe.write_text(json.dumps(HOST))
-    weights = converted / "original.safetensors"
-    flags = ["--stages", "task", "--teacher", "none", "--only", "blocks.1.attn", "--weights", weights]
-    assert convert(recipe, "--out", tmp_path / "out", *flags, "--local-conv", "grid") == 0
-    saved = open_model(tmp_path / "out" / "task")
-    assert saved.model.blocks[1].attn.local_conv.weight.shape[-2:] == (3, 3)
-    assert type(saved.model.blocks[0].attn).__name__ == "Attention"
+    flags = ["--stages", "finetune", "--teacher", "none", "--only", "blocks.1.attn", "--tolerance", 100]
+    flags += ["--weights", converted / "original.safetensors", "--local-conv", "grid", "training.batch_size=256"]
+    assert convert(recipe, "--out", tmp_path / "out", *flags) == 0
+    saved = open_model(tmp_path / "out" / "finetune")
+    assert saved.network.blocks[1].attn.local_conv.weight.shape[-2:] == (3, 3)
+    assert type(saved.network.blocks[0].attn).__name__ == "Attention"
     assert saved.recipe.settings.distillation is None
-    assert "1 attentions castled" in capsys.readouterr().out
+    certificate = json.loads((tmp_path / "out" / "finetune" / "certificate.json").read_text())
+    assert (certificate["kept_softmax"], certificate["quadratic_tensors"]) == (["blocks.0.attn"], [])
 
 
-def test_recipes_of_stages():
-    base = parse_recipe(HOST)
-    settings = Linearization(("features", "task"), (2, 3), rate=1e-4)
-    features, task = stage_recipes(base, Path("out"), settings, ["seed=5"])
-    assert (features.settings.objective, task.settings.objective) == ("features", "task")
-    assert (features.training.epochs, task.training.epochs, task.seed) == (2, 3, 5)
-    assert features.settings.model.convert.start is None
-    assert task.settings.model.convert.start == "out/features/converted.safetensors"
-    assert task.settings.distillation.model == "self"
-    assert (features.training.blend(0.0), features.training.blend(0.5), task.training.blend(0.0)) == (0.0, 1.0, 1.0)
+def test_the_branch_opens_and_closes(host_run, tmp_path):
+    flags = ["--stages", "finetune", "--aux", "--threshold", 0.01, "--tolerance", 100]
+    assert convert(host_run, "--out", tmp_path / "out", *flags) == 0
+    run = RunFolder(tmp_path / "out" / "finetune")
+    thresholds = [record.threshold for record in run.steps()]
+    assert (thresholds[0], thresholds[-1]) == (0.01, 1.0)
+    certificate = json.loads((run.path / "certificate.json").read_text())
+    assert all(layer["opened"] and max(layer["occupancy"]) == 0 for layer in certificate["layers"])
+    networks = certificate["networks"]
+    assert networks["converted"]["largest_difference"] == 0  # the mask is empty
+    assert networks["converted"]["macs"] > networks["castled"]["macs"]
+
+
+def test_the_last_stage_at_the_size_of_use(host_run, tmp_path):
+    flags = ["--stages", "features", "finetune", "--train-size", 32, "--sizes", 16, "--tolerance", 100]
+    assert convert(host_run, "--out", tmp_path / "out", *flags, "training.batch_size=256") == 0
+    first, last = (open_model(tmp_path / "out" / stage) for stage in ("features", "finetune"))
+    assert (first.network.pos_embed.shape[1], last.network.pos_embed.shape[1]) == (17, 65)
+    assert last.recipe.settings.data.image_size == 32
+    certificate = json.loads((tmp_path / "out" / "finetune" / "certificate.json").read_text())
+    assert set(certificate["sizes"]) == {"16"}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Pictures without labels, in a folder of no form."""
+    folder = tmp_path / "photos" / "deep"
+    folder.mkdir(parents=True)
+    for number in range(40):
+        noise = np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8)
+        Image.fromarray(noise).resize((32, 32)).save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+FEW = ("training.max_steps=3", "training.batch_size=8", "training.workers=0", "training.log_every=1")
+
+
+def test_a_name_with_weights_needs_no_labels(photos, tmp_path, capsys):
+    network = timm.create_model(TINY_NAME, depth=2, num_classes=5)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    flags = ["--weights", tmp_path / "vit.safetensors", "--data", photos, "--tolerance", 100]
+    assert convert(TINY_NAME, "--out", tmp_path / "out", *flags, *FEW, "model.options.depth=2") == 0
+    assert not (tmp_path / "out" / "finetune").exists()
+    certificate = json.loads((tmp_path / "out" / "features" / "certificate.json").read_text())
+    metric = certificate["networks"]["castled"]["metrics"][0]
+    assert (metric["name"], metric["higher_is_better"]) == ("error", False)
+    assert certificate["networks"]["original"]["metrics"][0]["value"] == 0
+    capsys.readouterr()
+    picture = photos / "deep" / "0.png"
+    assert main(["predict", str(picture), "--model", str(tmp_path / "out" / "features" / "castled")]) == 0
+    assert "5 numbers" in capsys.readouterr().out
+
+
+def test_a_folder_of_transformers(photos, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
+    )
+    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
+    flags = ["--data", photos, "--stages", "features", "--tolerance", 100]
+    assert convert(tmp_path / "vit", "--out", tmp_path / "out", *flags, *FEW) == 0
+    shutil.rmtree(tmp_path / "vit")  # a castled network does not need it
+    saved = open_model(tmp_path / "out" / "features" / "castled")
+    assert saved.network(torch.zeros(1, 3, 32, 32)).shape == (1, 32)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--stages", "task", "features"], "in this order; got task, features"),
-        (["--stages", "attention"], "add features or task"),
+        (["--stages", "finetune", "features"], "in this order; got finetune, features"),
+        (["--stages", "attention"], "add features or finetune"),
         (["--epochs", 1], "epochs must be 3 numbers"),
-        (["--weights", "x.pt"], "--weights is for a recipe"),
         (["model.nam=x"], "unknown key 'model.nam'"),
         (["--only", "blocks.7.attn"], "no attention has the name 'blocks.7.attn'"),
     ],
@@ -147,9 +230,19 @@ def test_bad_input(host_run, tmp_path, flags, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_bad_originals(tmp_path, capsys):
-    assert convert("runs/nowhere", "--out", tmp_path) == 2
-    assert "there is no run folder runs/nowhere" in capsys.readouterr().err
-    values = {**HOST, "objective": "features"}
+def test_bad_originals(tmp_path, host_run, capsys):
+    (tmp_path / "x.pt").touch()
+    (tmp_path / "empty").mkdir()
+    for arguments, message in [
+        (["vit_tiny_patch16_223"], "did you mean"),
+        ([TINY_NAME], "needs its trained weights"),
+        ([TINY_NAME, "--weights", tmp_path / "gone.pt"], "there is no file"),
+        ([TINY_NAME, "--weights", tmp_path / "x.pt"], "comes without pictures: give --data DIR"),
+        (["digits/softmax"], "with a recipe, give the original's --weights"),
+        ([tmp_path / "empty"], "neither a run folder nor"),
+        ([host_run, "--weights", tmp_path / "x.pt"], "a run has its own"),
+    ]:
+        assert convert(*arguments, "--out", tmp_path / "out") == 2
+        assert message in capsys.readouterr().err
     with pytest.raises(ValueError, match="only a converted network has an original"):
-        parse_recipe(values)
+        parse_recipe({**HOST, "imitate": "features"})

@@ -24,6 +24,7 @@ def teacher():
     return lambda source: design(source) @ weights
 
 
+@pytest.mark.slow
 def test_student_learns_what_its_teacher_says_and_not_the_labels(tmp_path, teacher):
     source = open_source("digits", "train")
     names = [source.name(index) for index in range(len(source))]
@@ -68,8 +69,8 @@ def test_student_learns_what_its_teacher_says_and_not_the_labels(tmp_path, teach
     )
     train(recipe, tmp_path / "run")
     saved, held_out = open_model(tmp_path / "run"), open_source("digits", "val")
-    batches = recipe.make_task().build_loader("val", batch_size=64)
-    with torch.no_grad(), castled(saved.model):
-        choices = torch.cat([saved.model(batch["image"]).argmax(-1) for batch in batches]).numpy()
+    batches = saved.task.loader("val", batch_size=64)
+    with torch.no_grad(), castled(saved.network):
+        choices = torch.cat([saved.network(batch["image"]).argmax(-1) for batch in batches]).numpy()
     assert (choices == teacher(held_out).argmax(-1)).mean() > 0.8
     assert (choices == held_out.targets).mean() < 0.1

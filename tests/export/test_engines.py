@@ -10,6 +10,8 @@ from castling.export.capture import capture
 from castling.export.openvino import compile_for_cpu, to_openvino
 from castling.measure.trees import absolute_differences, named_leaves
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {
     "deit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2},
     "levit_128": {"img_size": 32, "embed_dim": (32, 48), "depth": (1, 1), "num_heads": (2, 2)},

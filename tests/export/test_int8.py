@@ -12,7 +12,7 @@ from castling.export.openvino import read_openvino, to_openvino
 from castling.measure.metric import Metric
 from castling.measure.trees import absolute_differences
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

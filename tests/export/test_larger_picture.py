@@ -8,6 +8,8 @@ from torch import nn
 from castling.export import ExportFailed, export
 from castling.export.larger_picture import telling_picture
 
+pytestmark = pytest.mark.slow
+
 FILES = ("model.onnx", "model.xml", "model.pt2")
 
 

@@ -4,6 +4,8 @@ from torch import nn
 
 from castling.export import ExportFailed, export, verify
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_output_that_differs_is_named(pair, images, tmp_path):
     path = export(pair, tmp_path / "model.pt2", images, dynamic=False).path

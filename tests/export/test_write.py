@@ -11,6 +11,8 @@ from castling.export import ExportFailed, describe_deployment, export, read_meta
 from castling.export import capture as capture_module
 from castling.tasks.task import Deployment
 
+pytestmark = pytest.mark.slow
+
 FILES = ("model.onnx", "model.xml", "model.pt2")
 SLOWER = [*(pytest.param(name, marks=pytest.mark.slow) for name in FILES[:2]), FILES[2]]
 

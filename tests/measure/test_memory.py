@@ -14,6 +14,7 @@ def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
+@pytest.mark.slow
 def test_a_large_tensor_is_seen_whatever_this_process_holds():
     ballast = torch.ones(600 * 2**18)  # a child would inherit this peak in ru_maxrss
     memory = peak_memory("candidates:large_tensor", {"mebibytes": 200, "kept": 100})
@@ -23,12 +24,14 @@ def test_a_large_tensor_is_seen_whatever_this_process_holds():
     assert ballast[0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["too_large_tensor", "killed"])
 def test_out_of_memory_is_told_from_other_errors(name):
     with pytest.raises(MemoryError, match=f"candidates:{name}"):
         peak_memory(f"candidates:{name}")
 
 
+@pytest.mark.slow
 def test_an_error_comes_with_its_message():
     with pytest.raises(RuntimeError, match="candidates:failing: cannot be built"):
         peak_memory("candidates:failing")

@@ -99,9 +99,10 @@ def test_the_full_models_macs_are_not(name):
     assert macs[2] - macs[1] > 5 * (macs[1] - macs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALLEST)
 def test_compile_captures_the_whole_graph(name, state):
     model = shallow(name).eval()
     model = castle(model) if state == "castled" else model
@@ -111,6 +112,7 @@ def test_compile_captures_the_whole_graph(name, state):
     torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_compile_to_native_code(name):
@@ -119,14 +121,16 @@ def test_compile_to_native_code(name):
         torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALLEST)
 def test_export(name, state):
     model, x = shallow(name).eval(), images(64, 96)
     model = castle(model) if state == "castled" else model
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_export_for_any_size(name):
     model = castle(shallow(name)).eval()

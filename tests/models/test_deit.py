@@ -135,6 +135,7 @@ def test_a_copy_shares_one_note_of_its_own():
         assert torch.equal(other(torch.ones(1, 3, 64, 32)), model(torch.ones(1, 3, 64, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 def test_strict_export():
     model, x = castle(timm.create_model(TINY, depth=1)).eval(), torch.randn(1, 3, 32, 64)

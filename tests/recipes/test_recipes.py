@@ -1,15 +1,18 @@
 """Every shipped recipe, found recursively, is legal, builds its model, and trains."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import timm
+import torch
 from PIL import Image
+from torch import nn
 
 from castling import is_castled
 from castling.recipes import ROOT, describe_recipe, find_recipe, recipe_names
 from castling.settings import read_yaml
-from castling.tasks import TASKS
 from castling.training import RunFolder, load_recipe, parse_recipe, train
 from castling.training.recipe import recipe_text
 
@@ -33,8 +36,10 @@ def test_loads_and_reads_back(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_builds_its_model(name):
+    """At full size, but without memory for its weights."""
     recipe = load_recipe(name)
-    model = TASKS[recipe.task].rebuild(recipe.settings, [str(number) for number in range(10)])
+    with torch.device("meta"):
+        model = recipe.make_task({"labels": list("0123456789")}).build_network()
     if recipe.settings.model.name.startswith("castling_"):
         assert is_castled(model) == (recipe.settings.model.kernel == "softmax")
 
@@ -50,6 +55,14 @@ def test_the_papers_settings(name):
     assert load_recipe(name).settings.distillation.kind == "hard"
 
 
+@pytest.mark.parametrize("name", IMAGENET)
+def test_the_header_says_that_the_teacher_is_another(name):
+    header = find_recipe(name).read_text().partition("task:")[0]
+    assert "Its teacher, which it does not name, has 85.5 % top-1" in header
+    assert "DeiT's RegNetY-160, has 82.9 %" in header
+    assert load_recipe(name).settings.distillation.model == "regnety_160.deit_in1k"
+
+
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """Noise in ImageNet's layout."""
@@ -59,20 +72,77 @@ def pictures(tmp_path_factory):
         for label in ("n01440764", "n02102040"):
             (root / split / label).mkdir(parents=True)
             for number in range(count):
-                noise = rng.integers(0, 256, (256, 240, 3), dtype=np.uint8)
+                noise = rng.integers(0, 256, (80, 72, 3), dtype=np.uint8)
                 Image.fromarray(noise).save(root / split / label / f"{number}.JPEG")
     return root
 
 
-@pytest.mark.parametrize("name", [*IMAGENET, "imagenette/castling_deit_tiny"])
-def test_runs_two_steps_on_made_pictures(name, pictures, tmp_path):
+class StandIn(nn.Module):
+    """A teacher of two classes that notes what it is asked; as a RegNet, it takes pictures of any size."""
+
+    num_classes = 2
+    pretrained_cfg: ClassVar = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "input_size": (3, 224, 224)}
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.asked, self.seen = [], []
+
+    def forward(self, images):
+        self.seen.append((tuple(images.shape), self.training))
+        return self.head(images.mean((2, 3)))
+
+
+@pytest.fixture
+def teacher(monkeypatch):
+    """Stands in for what timm would download."""
+    stand_in, create = StandIn(), timm.create_model
+
+    def create_model(name, *args, **options):
+        if not name.startswith("regnety"):
+            return create(name, *args, **options)
+        stand_in.asked.append((name, options))
+        return stand_in
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    return stand_in
+
+
+SHALLOW = {  # and narrow, where the network can be told to
+    "deit": "{img_size: 64, depth: 1, embed_dim: 96}",
+    "levit": "{img_size: 64, depth: [1, 1, 1], embed_dim: [32, 48, 64]}",
+    "mvitv2": "{img_size: 64, depths: [1, 1, 1, 1]}",
+}
+
+
+def run_two_steps(name, pictures, folder):
+    family = next(options for family, options in SHALLOW.items() if family in name)
     small = ["training.batch_size=4", "training.max_steps=2", "training.workers=0", "training.log_every=1"]
-    small += ["data.image_size=64", "model.options={img_size: 64}"]
-    recipe = load_recipe(name, [f"data.root={pictures}", "distillation=null", *small])
-    summary = train(recipe, tmp_path / "run")
+    small += ["data.image_size=64", f"model.options={family}", f"data.root={pictures}"]
+    summary = train(load_recipe(name, small), folder)
     assert (summary["steps"], summary["skipped_steps"]) == (2, 0)
     assert summary["castled"]["loss"] > 0
-    assert all(np.isfinite(line["loss"]) for line in RunFolder(tmp_path / "run").log_lines() if line["kind"] == "step")
+    steps = RunFolder(folder).steps()
+    assert [np.isfinite(record.loss) for record in steps] == [True, True]
+    return steps
+
+
+@pytest.mark.parametrize("name", IMAGENET)
+def test_runs_two_steps_with_a_stand_in_teacher(name, pictures, tmp_path, teacher):
+    weights = teacher.head.weight.clone()
+    steps = run_two_steps(name, pictures, tmp_path / "run")
+    assert teacher.asked == [("regnety_160.deit_in1k", {"pretrained": True, "in_chans": 3})]
+    assert teacher.seen == [((4, 3, 64, 64), False)] * 2
+    assert torch.equal(teacher.head.weight, weights)
+    for record in steps:
+        assert record.parts["teacher_loss"] > 0
+        halves = (record.parts["label_loss"] + record.parts["teacher_loss"]) / 2
+        assert record.loss == pytest.approx(halves, rel=1e-4)
+
+
+def test_runs_two_steps_without_a_teacher(pictures, tmp_path):
+    steps = run_two_steps("imagenette/castling_deit_tiny", pictures, tmp_path / "run")
+    assert [record.parts for record in steps] == [{}, {}]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from castling.report.model_table import markdown, model_names, model_row, write_
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.slow
 def test_readme_shows_the_registry_as_it_is():
     """Stale? Write it again with: castling models --into README.md."""
     assert markdown([model_row(name) for name in model_names()]) in README.read_text()

@@ -1,5 +1,7 @@
 """What a converted model learns from its original."""
 
+from types import SimpleNamespace
+
 import pytest
 import timm
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 import castling
 from castling.config import AttentionConfig
 from castling.conversion import original_of
-from castling.tasks.imitation import attention_losses, feature_losses, relative_error
+from castling.tasks.imitation import Imitation, attention_losses, feature_losses, relative_error
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -94,3 +96,18 @@ def test_errors_are_relative():
     wanted = torch.randn(4, 5)
     assert float(relative_error(1.1 * wanted, wanted)) == pytest.approx(0.01, rel=1e-3)
     assert float(relative_error(torch.ones(3), torch.zeros(3))) > 0  # and a number
+
+
+@pytest.mark.parametrize(("what", "losses"), [("attention", attention_losses), ("features", feature_losses)])
+def test_imitation_is_the_mean_of_all_layers_and_looks_at_no_label(what, losses):
+    student = make()
+    task = SimpleNamespace(original=original_of(student))
+    castling.set_blend(student, 1.0)
+    total, parts = Imitation(task, what)(student, {"image": IMAGES})
+    wanted = losses(student, task.original, IMAGES)
+    assert parts.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(parts[name], value)
+    torch.testing.assert_close(total, sum(wanted.values()) / 2)
+    total.backward()
+    assert student.blocks[0].attn.qkv.weight.grad.abs().sum() > 0

@@ -14,9 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
+from castling.measure.metric import Metric
 from castling.tasks.classification.task import Classification
-from castling.training import TrainingFailed, load_recipe, train
+from castling.tasks.task import Losses
+from castling.training import RunFolder, TrainingFailed, load_recipe, loop, train
 from castling.training.checkpoint import Checkpoint, load_last, save_checkpoint
+from castling.training.evaluation import Evaluation
 from castling.training.recipe import recipe_text
 from castling.training.state import Progress, RunState
 
@@ -31,12 +34,11 @@ def poison(monkeypatch, when, what="loss"):
             if what == "picture":
                 batch["image"][0] = float("nan")
                 return losses(self, model, batch)
-            found = losses(self, model, batch)
             factor = float("nan") if what == "loss" else 1.0
-            loss = found["loss"] * factor
+            loss = losses(self, model, batch).total * factor
             if what == "gradient":
                 loss.register_hook(lambda gradient: gradient * float("inf"))
-            return {"loss": loss}
+            return Losses(loss, {})
         return losses(self, model, batch)
 
     monkeypatch.setattr(Classification, "losses", poisoned)
@@ -58,7 +60,7 @@ def test_a_bad_batch_does_not_poison_running_statistics(micro, tmp_path, monkeyp
     model = "model={name: levit_128s, options: {}}"
     sizes = ("data.image_size=224", "training.batch_size=4", "training.max_steps=2", "data.channels=3")
     colour = ("data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "training.threshold=null", "augment.mixup=0")
-    monkeypatch.setattr(Classification, "evaluate", lambda self, model, batches, reduce: {"top1": 0.0})
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **options: Evaluation([Metric("top1", 0.0)], None, {}))
     summary = train(micro(model, *sizes, *colour), tmp_path / "run")
     assert summary["skipped_steps"] == 1
     weights = load_last(tmp_path / "run" / "checkpoints").weights["ema"]
@@ -71,10 +73,9 @@ def test_several_bad_steps_go_back_with_a_lower_rate(micro, tmp_path, monkeypatc
     constant = "training.learning_rate={kind: constant, peak: 0.002}"
     summary = train(micro("training.bad_steps=3", constant), tmp_path / "run")
     assert (summary["rollbacks"], summary["skipped_steps"], summary["steps"]) == (1, 3, 6)
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    rates = [line["learning_rate"] for line in log if line["kind"] == "step"]
-    assert rates == [0.002] * 3 + [0.001] * 3
-    assert [line["step"] for line in log if line["kind"] == "step"] == list(range(6))
+    steps = RunFolder(tmp_path / "run").steps()
+    assert [record.learning_rate for record in steps] == [0.002] * 3 + [0.001] * 3
+    assert [record.step for record in steps] == list(range(6))
     assert "went back" in (tmp_path / "run" / "events.jsonl").read_text()
 
 
@@ -206,6 +207,7 @@ def test_a_folder_without_pictures_fails_before_anything_is_written(micro, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_sigterm_from_outside_saves(micro, tmp_path):
     """The command as a scheduler stops it: in a process of its own."""
     (tmp_path / "recipe.yaml").write_text(recipe_text(micro("training.epochs=10000")))
@@ -214,9 +216,9 @@ def test_a_sigterm_from_outside_saves(micro, tmp_path):
         from castling.cli import main, train
         shown = train.train
         def watched(recipe, folder, resume, watch):
-            def stop(line):
-                watch(line)
-                if line.get("step") == 4:
+            def stop(record):
+                watch(record)
+                if record.step == 3:
                     os.kill(os.getpid(), signal.SIGTERM)
             return shown(recipe, folder, resume, stop)
         train.train = watched

@@ -5,20 +5,20 @@ import json
 import pytest
 import torch
 
-from castling.tasks.classification.task import Classification
-from castling.training import RunFolder, train
+from castling.measure.metric import Metric
+from castling.training import RunFolder, loop, train
 from castling.training.checkpoint import checkpoint_folders, load_best, load_checkpoint, load_last
-
-
-def lines(folder, kind):
-    return [line for line in RunFolder(folder).log_lines() if line["kind"] == kind]
+from castling.training.evaluation import Evaluation
+from castling.training.recipe import recipe_text
 
 
 def test_the_run_folder_has_everything(micro, tmp_path):
     summary = train(micro(), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    expected = {"config.yaml", "environment.json", "labels.json", "log.jsonl", "checkpoints", "figures", "summary.json"}
-    assert expected <= names
+    expected = {"config.yaml", "environment.json", "facts.json", "network.json", "log.jsonl", "checkpoints"}
+    assert expected | {"figures", "summary.json"} <= names
+    assert RunFolder(tmp_path / "run").facts() == {"labels": [str(number) for number in range(10)]}
+    assert RunFolder(tmp_path / "run").network()["attention"] == "castling"
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
     assert RunFolder(tmp_path / "run").recipe() == micro()
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["seed"] == "0"
@@ -28,32 +28,35 @@ def test_the_run_folder_has_everything(micro, tmp_path):
 
 def test_occupancy_is_logged_per_layer_and_head_from_step_0(micro, tmp_path):
     train(micro("training.log_every=2"), tmp_path / "run")
-    steps = lines(tmp_path / "run", "step")
-    assert [line["step"] for line in steps] == [0, 2, 4]
-    assert all(len(line["occupancy"]["blocks.0.attn"]) == 2 for line in steps)
+    steps = RunFolder(tmp_path / "run").steps()
+    assert [record.step for record in steps] == [0, 2, 4]
+    assert all(len(record.occupancy["blocks.0.attn"]) == 2 for record in steps)
 
 
 def test_both_evaluations_each_epoch(micro, tmp_path):
     train(micro(), tmp_path / "run")
-    evals = lines(tmp_path / "run", "eval")
-    assert [line["epoch"] for line in evals] == [1, 2]
-    assert all(set(line["model"]) == set(line["castled"]) == {"top1", "top5", "loss"} for line in evals)
-    assert evals[-1]["model"] == evals[-1]["castled"]  # the schedule has closed the mask
-    assert evals[-1]["occupancy"] == {"blocks.0.attn": [0.0, 0.0]}
+    evals = RunFolder(tmp_path / "run").evals()
+    assert [record.epoch for record in evals] == [1, 2]
+    for record in evals:
+        assert [metric.name for metric in record.model] == ["top1", "top5", "loss"]
+        assert [metric.name for metric in record.castled] == ["top1", "top5", "loss"]
+    assert evals[-1].model == evals[-1].castled  # the schedule has closed the mask
+    assert evals[-1].occupancy == {"blocks.0.attn": [0.0, 0.0]}
 
 
 def test_a_softmax_twin_has_nothing_to_castle(micro, tmp_path):
     summary = train(micro("model.kernel=softmax"), tmp_path / "run")
     assert summary["castled"] is None
-    assert lines(tmp_path / "run", "step")[0]["threshold"] is None
+    assert RunFolder(tmp_path / "run").steps()[0].threshold is None
+    assert RunFolder(tmp_path / "run").network()["attention"] == "softmax"
 
 
 def test_schedules_reach_the_log(micro, tmp_path):
     rate = "training.learning_rate={kind: exponential, peak: 0.1, warmup_epochs: 1, warmup_from: 0.01, decay: 0.5}"
     train(micro(rate, "training.epochs=3", "training.optimizer.name=sgd"), tmp_path / "run")
-    rates = [line["learning_rate"] for line in lines(tmp_path / "run", "step")]
+    rates = [record.learning_rate for record in RunFolder(tmp_path / "run").steps()]
     assert rates == pytest.approx([0.01, 0.04, 0.07, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05])
-    thresholds = [line["threshold"] for line in lines(tmp_path / "run", "step")]
+    thresholds = [record.threshold for record in RunFolder(tmp_path / "run").steps()]
     assert thresholds == pytest.approx([0.05 + 0.95 * step / 9 for step in range(9)])
 
 
@@ -61,7 +64,7 @@ def test_the_loss_falls(micro, tmp_path):
     plain = "augment={crop_scale: null, flip: 0, color_jitter: 0, auto_augment: null, erasing: 0, mixup: 0, cutmix: 0}"
     rate = "training.learning_rate={kind: constant, peak: 0.01}"
     train(micro(plain, rate, "training.epochs=20", "training.evaluate_every=20"), tmp_path / "run")
-    losses = [line["loss"] for line in lines(tmp_path / "run", "step")]
+    losses = [record.loss for record in RunFolder(tmp_path / "run").steps()]
     assert losses[-1] < 0.8 * losses[0]
 
 
@@ -79,16 +82,17 @@ def test_mixed_precision(micro, tmp_path, precision):
 def test_optimizers_of_timm_train_and_resume(micro, tmp_path, name):
     recipe = micro(f"training.optimizer.name={name}", "training.max_steps=2", "training.learning_rate.peak=1e-3")
     train(recipe, tmp_path / "run")
-    before = load_last(tmp_path / "run" / "checkpoints")
-    assert before.step == 2
-    train(recipe, tmp_path / "run", resume=True)
+    assert load_last(tmp_path / "run" / "checkpoints").step == 2
+    whole = micro(f"training.optimizer.name={name}", "training.learning_rate.peak=1e-3", "training.epochs=1")
+    (tmp_path / "run" / "config.yaml").write_text(recipe_text(whole))
+    assert train(whole, tmp_path / "run", resume=True)["steps"] == 3
 
 
 def test_accumulation_is_the_whole_batch(micro, tmp_path):
     calm = ("augment.mixup=0", "model.options.drop_rate=0", "training.max_steps=3", "training.threshold=null")
     train(micro(*calm), tmp_path / "whole")
     train(micro(*calm, "training.accumulate=4"), tmp_path / "parts")
-    whole, parts = ([line["loss"] for line in lines(tmp_path / name, "step")] for name in ("whole", "parts"))
+    whole, parts = ([record.loss for record in RunFolder(tmp_path / name).steps()] for name in ("whole", "parts"))
     assert whole == pytest.approx(parts, abs=1e-5)
 
 
@@ -104,13 +108,13 @@ def test_clipping_bounds_the_step(micro, tmp_path):
 
 def test_the_moving_average_is_what_is_evaluated(micro, tmp_path, monkeypatch):
     seen = []
-    evaluate = Classification.evaluate
+    evaluate = loop.evaluate
 
-    def noting(self, model, *rest):
-        seen.append({name: value.clone() for name, value in model.state_dict().items()})
-        return evaluate(self, model, *rest)
+    def noting(task, network, *rest, **options):
+        seen.append({name: value.clone() for name, value in network.state_dict().items()})
+        return evaluate(task, network, *rest, **options)
 
-    monkeypatch.setattr(Classification, "evaluate", noting)
+    monkeypatch.setattr(loop, "evaluate", noting)
     train(micro(), tmp_path / "run")
     last = load_last(tmp_path / "run" / "checkpoints")
     assert all(torch.equal(seen[-1][name], value) for name, value in last.weights["ema"].items())
@@ -119,15 +123,19 @@ def test_the_moving_average_is_what_is_evaluated(micro, tmp_path, monkeypatch):
 
 def test_the_last_two_and_the_best_are_kept(micro, tmp_path, monkeypatch):
     scores = iter([0.5, 0.9, 0.4, 0.3, 0.2])
-
-    def evaluate(self, model, batches, reduce):
-        list(batches)
-        return {"top1": next(scores), "loss": 0.0}
-
-    monkeypatch.setattr(Classification, "evaluate", evaluate)
+    found = lambda *args, **options: Evaluation([Metric("top1", next(scores))], None, {})  # noqa: E731
+    monkeypatch.setattr(loop, "evaluate", found)
     train(micro("training.epochs=5", "model.kernel=softmax"), tmp_path / "run")
     kept = [folder.name for folder in checkpoint_folders(tmp_path / "run" / "checkpoints")]
     assert kept == ["step-000000006", "step-000000012", "step-000000015"]
+    assert load_best(tmp_path / "run" / "checkpoints").step == 6
+
+
+def test_the_best_has_the_least_where_less_is_better(micro, tmp_path, monkeypatch):
+    errors = iter([0.5, 0.1, 0.4])
+    found = lambda *args, **options: Evaluation([Metric("error", next(errors), "", False)], None, {})  # noqa: E731
+    monkeypatch.setattr(loop, "evaluate", found)
+    train(micro("training.epochs=3", "model.kernel=softmax"), tmp_path / "run")
     assert load_best(tmp_path / "run" / "checkpoints").step == 6
 
 

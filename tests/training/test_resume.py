@@ -12,6 +12,7 @@ import torch
 from castling.training import Interrupted, RunFolder, load_recipe, train
 from castling.training.checkpoint import checkpoint_folders, load_last
 from castling.training.recipe import recipe_text
+from castling.training.records import StepRecord
 
 
 def files_of_last_checkpoint(folder):
@@ -35,6 +36,7 @@ def train_or_go_on(recipe_file, folder):
         train(load_recipe(recipe_file), folder)
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
     recipe = micro("training.epochs=30", "training.checkpoint_every=2", "training.accumulate=2")
     recipe_file = tmp_path / "recipe.yaml"
@@ -76,8 +78,8 @@ def test_a_signal_saves_and_the_run_goes_on_bit_equal(micro, tmp_path, stop_at, 
     recipe = micro("training.log_every=2", "training.workers=1" if stop_at == 2 else "training.workers=0")
     train(recipe, tmp_path / "calm")
 
-    def stop(line):
-        if line["kind"] == "tick" and line["step"] == stop_at:
+    def stop(record):
+        if isinstance(record, StepRecord) and record.step + 1 == stop_at:
             os.kill(os.getpid(), signum)
 
     handler = signal.getsignal(signum)
@@ -91,8 +93,8 @@ def test_a_signal_saves_and_the_run_goes_on_bit_equal(micro, tmp_path, stop_at, 
 
 
 def test_a_second_ctrl_c_leaves_at_once(micro, tmp_path):
-    def impatient(line):
-        if line["kind"] == "tick":
+    def impatient(record):
+        if isinstance(record, StepRecord):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 

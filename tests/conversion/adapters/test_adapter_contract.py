@@ -224,6 +224,7 @@ def test_optimized_for_inference(host):
         torch.testing.assert_close(host(optimize(fast)), host(fast), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
 def test_compile(name):
@@ -234,6 +235,7 @@ def test_compile(name):
         torch.testing.assert_close(host(compiled), host(fast), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
 def test_export(name):
     host = make_host(name)

@@ -109,28 +109,28 @@ def test_alpha_is_the_share_of_the_teacher(logits, teacher_logits, targets, kind
     how = config(kind=kind, alpha=alpha)
     found = total_loss(logits, targets, 0.1, teacher_logits, how)
     by_label, by_teacher = label_loss(logits, targets, 0.1), teacher_loss(logits, teacher_logits, how)
-    assert found["loss"].item() == pytest.approx((1 - alpha) * by_label.item() + alpha * by_teacher.item(), rel=1e-5)
-    assert torch.equal(found["label_loss"], by_label)
-    assert torch.equal(found["teacher_loss"], by_teacher)
+    assert found.total.item() == pytest.approx((1 - alpha) * by_label.item() + alpha * by_teacher.item(), rel=1e-5)
+    assert torch.equal(found.parts["label_loss"], by_label)
+    assert torch.equal(found.parts["teacher_loss"], by_teacher)
 
 
 def test_of_two_heads_the_first_follows_the_label_and_the_second_the_teacher(logits, teacher_logits, targets):
     how, second = config(kind="soft"), torch.randn(6, 4)
     found = total_loss((logits, second), targets, 0.1, teacher_logits, how)
-    assert torch.equal(found["label_loss"], label_loss(logits, targets, 0.1))
-    assert torch.equal(found["teacher_loss"], teacher_loss(second, teacher_logits, how))
+    assert torch.equal(found.parts["label_loss"], label_loss(logits, targets, 0.1))
+    assert torch.equal(found.parts["teacher_loss"], teacher_loss(second, teacher_logits, how))
 
 
 def test_without_a_teacher_there_is_only_the_loss_of_the_labels(logits, targets):
     found = total_loss(logits, targets, 0.1)
-    assert list(found) == ["loss"]
-    assert torch.equal(found["loss"], label_loss(logits, targets, 0.1))
-    assert torch.equal(total_loss((logits, torch.randn(6, 4)), targets, 0.1)["loss"], found["loss"])
+    assert found.parts == {}
+    assert torch.equal(found.total, label_loss(logits, targets, 0.1))
+    assert torch.equal(total_loss((logits, torch.randn(6, 4)), targets, 0.1).total, found.total)
 
 
 def test_gradients_reach_both_heads(logits, teacher_logits, targets):
     heads = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    total_loss(heads, targets, 0.0, teacher_logits, config(alpha=0.25))["loss"].backward()
+    total_loss(heads, targets, 0.0, teacher_logits, config(alpha=0.25)).total.backward()
     choices = teacher_logits.argmax(-1)
     for head, share, wanted in zip(heads, (0.75, 0.25), (targets, choices), strict=True):
         expected = share * (logits.softmax(-1) - torch.tensor(one_hot(wanted, 4))) / 6

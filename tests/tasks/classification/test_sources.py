@@ -95,10 +95,19 @@ def test_folder_keeps_the_mode_of_a_picture(folder):
     assert (picture.mode, picture.size) == ("LA", (3, 2))
 
 
-def test_png_called_jpg_is_read(folder):
-    save_picture(folder / "train/cat/0.jpg", value=9, format="PNG")
-    picture, _ = open_source("folder", "train", folder).read(0)
-    assert picture.getpixel((0, 0)) == (9, 0, 0)
+@pytest.mark.parametrize(("name", "kind"), [("0.jpg", "PNG"), ("0.png", "JPEG")])
+def test_picture_with_the_ending_of_another_format_is_read(folder, name, kind):
+    save_picture(folder / "train/cat" / name, value=9, format=kind)
+    picture, target = open_source("folder", "train", folder).read(0)
+    assert picture.getpixel((0, 0)) == pytest.approx((9, 0, 0), abs=2)  # JPEG's shades are near
+    assert (picture.format, target) == (kind, 0)
+
+
+def test_picture_with_an_ending_that_is_no_pictures_is_passed_over(folder):
+    for name in ("0.dat", "0.jpg.bak", "0"):
+        save_picture(folder / "train/cat" / name, format="PNG")
+    source = open_source("folder", "train", folder)
+    assert (len(source), source.name(0)) == (3, "train/cat/deep/er/c.jpeg")
 
 
 @pytest.mark.parametrize("lenient", [False, True])
@@ -133,7 +142,7 @@ def test_empty_class_folder_is_warned_about(folder, caplog):
 
 def test_val_class_that_train_lacks_is_an_error(folder):
     save_picture(folder / "val/emu/e.jpg")
-    with pytest.raises(ValueError, match=r"lacks: emu; there: cat, dog"):
+    with pytest.raises(ValueError, match=rf"{folder}/val has classes that {folder}/train lacks: emu; there: cat, dog"):
         open_source("folder", "val", folder)
 
 
@@ -229,6 +238,76 @@ def test_huggingface_unlabelled_split_is_an_error(saved):
     name = saved(datasets.ClassLabel(names=["cat", "dog"]), train=[1, 0], test=[-1, -1])
     with pytest.raises(ValueError, match=r"unknown labels in split 'test' of .*: \[-1\]; legal: cat, dog"):
         open_source("huggingface", "val", name=name)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Puts splits on a hub as `someone/pets`; gives the names that were asked for."""
+    datasets = pytest.importorskip("datasets")
+
+    def publish(image_column="image", label_column="label", **splits):
+        labels = datasets.ClassLabel(names=["cat", "dog"])
+        features = datasets.Features({image_column: datasets.Image(), label_column: labels})
+        made = {}
+        for split, targets in splits.items():
+            pictures = [Image.new("RGB", (5, 4), (10 * place, 0, 0)) for place in range(len(targets))]
+            values = {image_column: pictures, label_column: targets}
+            made[split] = datasets.Dataset.from_dict(values, features=features)
+        asked = []
+
+        def load_dataset(name):
+            asked.append(name)
+            if name != "someone/pets":
+                raise FileNotFoundError(f"there is no dataset {name} on this hub")
+            return datasets.DatasetDict(made)
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return asked
+
+    return publish
+
+
+@pytest.mark.parametrize("held_out", ["validation", "val", "test"])
+def test_huggingface_reads_a_dataset_by_its_name(hub, held_out):
+    asked = hub(train=[1, 0, 1], **{held_out: [0]})
+    train = open_source("huggingface", "train", name="someone/pets")
+    val = open_source("huggingface", "val", name="someone/pets")
+    assert asked == ["someone/pets", "someone/pets"]
+    assert (len(train), len(val), train.labels, val.labels) == (3, 1, ["cat", "dog"], ["cat", "dog"])
+    picture, target = train.read(2)
+    assert (picture.mode, picture.size, picture.getpixel((0, 0)), target) == ("RGB", (5, 4), (20, 0, 0), 1)
+    assert [train.read(index)[1] for index in range(3)] == [1, 0, 1]
+    assert (train.name(2), val.name(0), val.read(0)[1]) == ("train/2", "val/0", 0)
+
+
+def test_huggingface_reads_the_named_columns_of_a_dataset_by_its_name(hub):
+    hub(image_column="img", label_column="kind", train=[1, 0])
+    with pytest.raises(ValueError, match=r"no column 'image' of type Image in 'someone/pets'; there: 'img' \(Image\)"):
+        open_source("huggingface", "train", name="someone/pets")
+    source = open_source("huggingface", "train", name="someone/pets", image_column="img", label_column="kind")
+    assert source.read(1)[1] == 0
+
+
+def test_huggingface_name_that_the_hub_does_not_know_is_its_error(hub, tmp_path):
+    asked = hub(train=[0])
+    (tmp_path / "folder").mkdir()  # that save_to_disk did not write
+    for name in ("someone/pats", str(tmp_path / "folder")):
+        with pytest.raises(FileNotFoundError, match="on this hub"):
+            open_source("huggingface", "train", name=name)
+    assert asked == ["someone/pats", str(tmp_path / "folder")]
+
+
+def test_huggingface_picture_that_is_missing_or_damaged_raises_on_read(hub, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat"])})
+    rows = {"image": [None, {"bytes": b"no picture", "path": None}], "label": [0, 0]}
+    made = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows, features=features)})
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: made)
+    source = open_source("huggingface", "train", name="someone/pets")
+    with pytest.raises(ValueError, match="train/0 has no picture in column 'image'"):
+        source.read(0)
+    with pytest.raises(OSError, match="cannot identify image file"):
+        source.read(1)
 
 
 def test_huggingface_needs_a_name_and_its_extra(monkeypatch):

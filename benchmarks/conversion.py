@@ -11,9 +11,10 @@ from pathlib import Path
 
 from castling.bench.results_file import append_row, open_results
 from castling.training import load_recipe, train
-from castling.training.linearize import ORIGINAL, Linearization, compare, linearize, stage_recipes
 from castling.training.recipe import Recipe
-from castling.training.saved import open_model, save_weights
+from castling.workflows.convert_network import convert_network
+from castling.workflows.linearize import Linearization
+from castling.workflows.originals import find_original
 
 
 def measure(
@@ -25,12 +26,10 @@ def measure(
     train(host, folder / "host", resume=(folder / "host" / "config.yaml").is_file())
     budget = max(host.training.epochs // 4, 1)
 
-    saved = open_model(folder / "host")
-    (folder / "converted").mkdir(parents=True, exist_ok=True)
-    save_weights(saved.model, folder / "converted" / ORIGINAL)
-    stages = stage_recipes(host, folder / "converted", Linearization(("task",), (budget,)), short)
-    last = linearize(stages, folder / "converted", lambda recipe, place, resume: train(recipe, place, resume))
-    (found,) = compare(open_model(last))["sizes"].values()
+    original = find_original(str(folder / "host"))
+    settings = Linearization(("finetune",), (budget,))
+    _, certificate, _ = convert_network(original, folder / "converted", settings, train, short, tolerance=100.0)
+    assert certificate is not None
 
     scratch = load_recipe(recipe, [*seeded, *from_scratch(host, budget), *short])
     alone = train(scratch, folder / "scratch", resume=(folder / "scratch" / "config.yaml").is_file())
@@ -39,9 +38,7 @@ def measure(
         "seed": seed,
         "original_epochs": host.training.epochs,
         "conversion_epochs": budget,
-        "original": found["original"]["top1"],
-        "converted": found["converted"]["top1"],
-        "castled": found["castled"]["top1"],
+        **{name: report.metrics[0].value for name, report in certificate.networks.items()},
         "scratch": alone["model"]["top1"],
     }
 

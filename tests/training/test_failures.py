@@ -1,9 +1,7 @@
 """Failures: numbers that are not finite, disks that are full, pictures that cannot be read."""
 
-import contextlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from castling.measure.metric import Metric
 from castling.tasks.classification.task import Classification
 from castling.tasks.task import Losses
 from castling.training import RunFolder, TrainingFailed, load_recipe, loop, train
-from castling.training.checkpoint import Checkpoint, load_last, save_checkpoint
+from castling.training.checkpoint import load_last
 from castling.training.evaluation import Evaluation
 from castling.training.recipe import recipe_text
 from castling.training.state import Progress, RunState
@@ -93,30 +91,6 @@ def test_poisoned_weights_are_never_saved(tmp_path, micro):
         model.weight[0, 0] = float("inf")
     with pytest.raises(Exception, match="weight is not finite"):
         state.save(None, 0.0)
-
-
-@contextlib.contextmanager
-def file_size_limit(size):
-    """A quota that the system enforces on this process: writing past it is an OSError."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def checkpoint(step, value=0.0):
-    tensors = {"weight": torch.full((1000,), value)}
-    return Checkpoint(step, {"model": tensors}, {}, {"score": None})
-
-
-def test_a_checkpoint_that_does_not_fit_leaves_the_others_whole(tmp_path):
-    save_checkpoint(tmp_path, checkpoint(1))
-    with file_size_limit(2000), pytest.raises(OSError, match="The last good checkpoint is step-000000001"):
-        save_checkpoint(tmp_path, checkpoint(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
-    assert load_last(tmp_path).step == 1
 
 
 @pytest.fixture

@@ -73,6 +73,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert "is no run folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_converted_run_is_measured_and_has_its_verdict(tmp_path):
     """It has the name of a plain network; it was called a softmax baseline, and its speed was skipped."""
     folder = train_run(tmp_path / "run", "converted")

@@ -14,6 +14,8 @@ MODELS = timm.list_models("castling_*")
 # Shallow versions, where depth adds time but nothing to see.
 SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
 SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+# The smallest of a family stand for it in the fast tier.
+BY_SIZE = [name if name in SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
 def shallow(name, **kwargs):
@@ -30,7 +32,7 @@ def test_the_names():
     assert {name.removesuffix("_patch16_224") for name in MODELS} == names
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_forward_and_backward(name):
     model = timm.create_model(name, num_classes=10)
     assert not is_castled(model)
@@ -43,7 +45,7 @@ def test_forward_and_backward(name):
     assert all(value.grad.isfinite().all() for value in model.parameters())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_other_sizes_and_rectangles(name):
     model = shallow(name, num_classes=10).eval()
     for size in ((96, 96), (64, 128), (160, 32)):
@@ -52,7 +54,7 @@ def test_other_sizes_and_rectangles(name):
         assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_save_and_load(name):
     model, x, file = shallow(name).eval(), images(), io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -64,7 +66,7 @@ def test_save_and_load(name):
     assert torch.equal(copy.deepcopy(model)(x), model(x))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_castle(name):
     model, x = shallow(name).eval(), images(batch=1)
     fast = castle(model)
@@ -73,7 +75,7 @@ def test_castle(name):
     assert fast(x).isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_castled_forward_makes_no_quadratic_tensor(name):
     side = 512 if "mvitv2" in name else 2048  # 16,384 tokens, more than any layer has channels
     with torch.device("meta"):
@@ -82,7 +84,7 @@ def test_castled_forward_makes_no_quadratic_tensor(name):
     assert not quadratic_tensors(lambda: castle(model)(x), 16_384)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_castled_macs_are_exactly_linear_in_the_tokens(name):
     with torch.device("meta"):
         model = castle(shallow(name)).eval()
@@ -91,7 +93,7 @@ def test_castled_macs_are_exactly_linear_in_the_tokens(name):
     assert macs[2] - macs[1] == 4 * (macs[1] - macs[0])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_the_full_models_macs_are_not(name):
     with torch.device("meta"):
         model = shallow(name).eval()
@@ -141,7 +143,7 @@ def test_export_for_any_size(name):
         torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_softmax_twin(name):
     model = shallow(name, kernel="softmax").eval()
     assert set(model.state_dict()) == set(shallow(name).state_dict())

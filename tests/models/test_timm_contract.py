@@ -23,6 +23,8 @@ from castling.attention import branches
 
 MODELS = timm.list_models("castling_*")
 SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+# The smallest of a family stand for it in the fast tier.
+BY_SIZE = [name if name in SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 # Shallow versions, where depth adds time but nothing to see.
 SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
 
@@ -46,7 +48,7 @@ def as_tokens(features):
     return features.flatten(2).transpose(1, 2)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_the_configuration_is_true(name):
     with torch.device("meta"):
         model, x = make(name), images(224, 224)
@@ -60,7 +62,7 @@ def test_the_configuration_is_true(name):
     assert model(x).shape == (2, config["num_classes"])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_head_removal_and_pre_logits(name):
     model, x = copy.deepcopy(shallow(name)), images()
     features = model.forward_features(x)
@@ -78,7 +80,7 @@ def test_head_removal_and_pre_logits(name):
         assert make(name, num_classes=0)(images()).shape == (2, model.num_features)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_intermediates_are_those_that_the_feature_info_lists(name):
     model, x = copy.deepcopy(shallow(name)), images(64, 128)
     info = FeatureInfo(model.feature_info, len(model.feature_info))
@@ -93,7 +95,7 @@ def test_intermediates_are_those_that_the_feature_info_lists(name):
         torch.testing.assert_close(again, feature)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_features_only(name):
     with torch.device("meta"):
         model = make(name, features_only=True)
@@ -105,7 +107,7 @@ def test_features_only(name):
         assert feature.shape == (2, channels, 64 // stride, 128 // stride)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_gradient_checkpointing_changes_no_number(name):
     model, x = copy.deepcopy(shallow(name)).train(), images()
     expected = model(x)
@@ -116,7 +118,7 @@ def test_gradient_checkpointing_changes_no_number(name):
     torch.testing.assert_close(torch.autograd.grad(found.sum(), next(model.parameters())), (first,))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_parameter_groups(name):
     model = shallow(name)
     total = sum(parameter.numel() for parameter in model.parameters())
@@ -135,7 +137,7 @@ def assert_graph_is_the_model(model):
             assert torch.equal(graph(x), expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_a_graph_of_fx_is_the_model_bit_by_bit_at_every_size(name):
     assert_graph_is_the_model(shallow(name))
 
@@ -147,7 +149,7 @@ def test_castled_and_optimized_models_have_graphs_of_fx_as_well(name):
     assert_graph_is_the_model(optimize(castled))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_a_graph_of_fx_trains_as_the_model(name):
     model, x = copy.deepcopy(shallow(name)).train(), images()
     logits = model.default_cfg["classifier"]
@@ -162,7 +164,7 @@ def test_a_graph_of_fx_trains_as_the_model(name):
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_features_by_fx_are_the_intermediates(name):
     model, x = shallow(name), images(64, 128)
     indices = tuple(range(len(model.feature_info)))

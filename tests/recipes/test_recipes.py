@@ -127,6 +127,7 @@ def run_two_steps(name, pictures, folder):
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMAGENET)
 def test_runs_two_steps_with_a_stand_in_teacher(name, pictures, tmp_path, teacher):
     weights = teacher.head.weight.clone()

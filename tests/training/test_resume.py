@@ -72,6 +72,7 @@ def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
     assert_same_run(tmp_path / "killed", tmp_path / "calm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [2, 3, 4], ids=["within an epoch", "at its end", "in the next"])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_run_goes_on_bit_equal(micro, tmp_path, stop_at, signum):

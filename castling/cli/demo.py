@@ -77,7 +77,7 @@ def broken_promises(castled: Metric, twin: Metric, certificate: Certificate) -> 
 
     Example:
         >>> from types import SimpleNamespace
-        >>> broken_promises(Metric("top1", 0.98), Metric("top1", 0.99), SimpleNamespace(allowed=True, lost=0.0))
+        >>> broken_promises(Metric("right", 0.98), Metric("right", 0.99), SimpleNamespace(allowed=True, lost=0.0))
         ['promised at most 0.5 points behind the softmax twin, and is 1.00 behind']
     """
     behind = twin.lost_by(castled)

@@ -16,7 +16,7 @@ class Metric:
     """One number about a network. Of several, the first one decides.
 
     Args:
-        name: such as `top1` or `AP50`.
+        name: what the task calls it.
         value: the number; a share from 0 to 1 where the unit is `%`.
         unit: what it is shown in: `%`, a word such as `px`, or nothing.
         higher_is_better: its direction.

@@ -68,7 +68,8 @@ def train(
         try:
             return trainer.run(stop)
         finally:
-            trainer.accelerator.end_training()
+            for tracker in trainer.accelerator.trackers:  # end_training would end the processes' group too
+                tracker.finish()
 
 
 class Trainer:

@@ -29,6 +29,7 @@ from castling.bench.results_file import number_in, time_cells
 from castling.export.engines import EngineName
 from castling.measure import Timing, count_macs, time_interleaved
 from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
+from castling.measure.shapes import shapes_only
 from castling.models import deit
 from castling.report.model_table import model_names
 from castling.report.paper import paper_numbers
@@ -241,7 +242,7 @@ def _macs(setting: Setting, against: str | None, notes: list[str]) -> Row:
         if _is_file(kind, against):
             continue
         try:
-            with torch.device("meta"):
+            with shapes_only():
                 network = raw_model(setting, kind, against)
                 image = torch.empty(1, 3, setting.size, setting.size)
             macs[f"{kind}_macs"] = count_macs(network, image).total

@@ -24,6 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from castling.measure.shapes import shapes_only
+
 MIB = 2**20
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError", "bad_alloc")
 _STATUS, _CLEAR, _MEMINFO = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
@@ -207,7 +209,7 @@ def forecast_memory(build: Callable[[], nn.Module], shape: Sequence[int]) -> flo
         >>> round(forecast_memory(lambda: nn.Linear(256, 512, bias=False), (1024, 256)), 3)  # 0.5 + 1 + 2
         3.5
     """
-    with torch.device("meta"):
+    with shapes_only():
         model = build().eval()
     # Fake tensors say that they are on the CPU, and so take the fused attention that meta tensors do not.
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _LiveBytes() as live:

@@ -98,7 +98,6 @@ class CastlingMultiScaleVit(MultiScaleVit):
         attention: options of the attention; the authors' block where None.
         kernel: another kernel for it; `softmax` gives the baseline twin of the same network.
         mlp_conv_size: taps per axis of the convolution in the MLPs; 0 for none.
-        depths: blocks of the stages, where they differ from `cfg`.
         **kwargs: arguments of timm's network.
     """
 
@@ -109,10 +108,9 @@ class CastlingMultiScaleVit(MultiScaleVit):
         attention: AttentionConfig | None = None,
         kernel: str | None = None,
         mlp_conv_size: int = 5,
-        depths: tuple[int, ...] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(replace(cfg, rel_pos_type="none", depths=depths or cfg.depths), *args, **kwargs)
+        super().__init__(replace(cfg, rel_pos_type="none"), *args, **kwargs)
         config = (attention or AttentionConfig()).with_kernel(kernel)
         for info, (name, stage) in zip(self.feature_info, self.stages.named_children(), strict=True):
             info["module"] = f"stages.{name}"  # timm's says "block", which is no module
@@ -131,7 +129,7 @@ def _create(variant: str, pretrained: bool, **kwargs: Any) -> CastlingMultiScale
         CastlingMultiScaleVit,
         variant,
         pretrained,
-        model_cfg=MultiScaleVitCfg(depths=DEPTHS[variant]),
+        model_cfg=MultiScaleVitCfg(depths=kwargs.pop("depths", DEPTHS[variant])),
         pretrained_filter_fn=without_relative_positions,
         feature_cfg={"out_indices": kwargs.pop("out_indices", 4), "feature_cls": "getter"},
         **kwargs,
@@ -151,7 +149,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def castling_mvitv2_tiny(pretrained: bool = False, **kwargs: Any) -> CastlingMultiScaleVit:
-    """Castling-MViTv2-T; `kernel`, `attention`, `mlp_conv_size` and timm's arguments as keywords."""
+    """Castling-MViTv2-T; `kernel`, `attention`, `mlp_conv_size`, `depths` and timm's arguments as keywords."""
     return _create("castling_mvitv2_tiny", pretrained, **kwargs)
 
 

@@ -69,7 +69,7 @@ def fit_angular_similarity(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Linear(1, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 1))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     recorded = sorted({round(num_steps ** (i / 119)) for i in range(120)} | {num_steps})
     losses, errors = [], []

@@ -11,6 +11,7 @@ import torch
 
 from castling.conversion import castle
 from castling.measure import count_macs, count_parameters
+from castling.measure.shapes import shapes_only
 
 BEGIN, END = "<!-- castling models: begin -->", "<!-- castling models: end -->"
 LARGE = 1024
@@ -59,7 +60,7 @@ def model_names(pattern: str = "*") -> list[str]:
 
 def model_row(name: str) -> ModelRow:
     """Count one model and its softmax twin, without computing anything."""
-    with torch.device("meta"):
+    with shapes_only():
         model = castle(timm.create_model(name), inplace=True)
         twin = timm.create_model(name, kernel="softmax")
         height, width = model.pretrained_cfg["input_size"][1:]

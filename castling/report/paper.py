@@ -20,6 +20,7 @@ from castling.config import AttentionConfig
 from castling.conversion import castle
 from castling.measure import count_macs, count_parameters
 from castling.measure.macs import ParameterConvention
+from castling.measure.shapes import shapes_only
 from castling.models.levit import PLAIN_LEVIT
 from castling.models.levit_attention import LevitDesign, Pooling
 
@@ -94,7 +95,7 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     """
     comparisons = []
     for row in ROWS if rows is None else rows:
-        with torch.device("meta"):
+        with shapes_only():
             model, image = row.build(), torch.empty(1, 3, 224, 224)
         macs = count_macs(model, image, norms=row.norms, softmax=row.softmax).total
         counts = {"params": count_parameters(model, row.convention), "macs": macs}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from forked import run_in_two
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -199,6 +200,15 @@ def test_a_name_with_weights_needs_no_labels(photos, tmp_path, capsys):
     picture = photos / "deep" / "0.png"
     assert main(["predict", str(picture), "--model", str(tmp_path / "out" / "features" / "castled")]) == 0
     assert "5 numbers" in capsys.readouterr().out
+
+
+def test_two_processes_go_through_all_stages(photos, tmp_path):
+    network = timm.create_model(TINY_NAME, depth=1, num_classes=5)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    flags = ["--weights", tmp_path / "vit.safetensors", "--data", photos, "--tolerance", 100]
+    assert run_in_two("convert", TINY_NAME, "--out", tmp_path / "out", *flags, *FEW, "model.options.depth=1") == [0, 0]
+    assert [RunFolder(tmp_path / "out" / stage).steps()[-1].step for stage in ("attention", "features")] == [2, 2]
+    assert open_model(tmp_path / "out" / "features" / "castled").network.num_classes == 5
 
 
 def test_a_folder_of_transformers(photos, tmp_path):

@@ -1,17 +1,13 @@
 """A task that no file of the package knows goes all the way: the interface is whole."""
 
 import json
-import multiprocessing
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import run_in_two, start
 from PIL import Image
 
 from castling import castle
@@ -68,9 +64,7 @@ def test_it_trains_and_less_is_better(run_folder):
     assert json.loads((run_folder / "facts.json").read_text()) == {"patch": 4}
 
 
-def begin_or_go_on(recipe_file, folder, path):
-    sys.path[:0] = path
-    torch.set_num_threads(1)
+def begin_or_go_on(recipe_file, folder):
     run = RunFolder(folder)
     if run.is_run():
         train(run.recipe(), folder, resume=True)
@@ -83,22 +77,15 @@ def begin_or_go_on(recipe_file, folder, path):
 @pytest.mark.slow
 def test_it_is_killed_and_goes_on_bit_equal(recipe, tmp_path):
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
-    processes = multiprocessing.get_context("forkserver")
-    path = [str(Path(__file__).parent)]
-
-    def start(name):
-        process = processes.Process(target=begin_or_go_on, args=(tmp_path / "recipe.yaml", tmp_path / name, path))
-        process.start()
-        return process
-
-    killed, log = start("killed"), tmp_path / "killed" / "log.jsonl"
+    killed = start(begin_or_go_on, tmp_path / "recipe.yaml", tmp_path / "killed")
+    log = tmp_path / "killed" / "log.jsonl"
     while killed.is_alive() and (not log.is_file() or log.read_bytes().count(b"\n") < 6):
         time.sleep(0.001)
     killed.kill()
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     for name in ("killed", "calm"):
-        process = start(name)
+        process = start(begin_or_go_on, tmp_path / "recipe.yaml", tmp_path / name)
         process.join()
         assert process.exitcode == 0
     assert log.read_bytes() == (tmp_path / "calm" / "log.jsonl").read_bytes()
@@ -111,16 +98,7 @@ def test_it_is_killed_and_goes_on_bit_equal(recipe, tmp_path):
 def test_two_processes_gather_what_cannot_be_summed(recipe, tmp_path):
     text = recipe_text(recipe).replace("epochs: 4", "epochs: 1")
     (tmp_path / "recipe.yaml").write_text(text)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "castling"]
-    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    result = subprocess.run(
-        [*command, "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "two")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "two") == [0, 0]
     assert main(["train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "one")]) == 0
     two, one = (RunFolder(tmp_path / name).evals()[-1] for name in ("two", "one"))
     assert [metric.value for metric in two.model] == pytest.approx([metric.value for metric in one.model], abs=1e-4)

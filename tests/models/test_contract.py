@@ -9,17 +9,22 @@ import torch
 
 from castling import castle, is_castled
 from castling.measure import count_macs, quadratic_tensors
+from castling.models.levit import SIZES
 
 MODELS = timm.list_models("castling_*")
-# Shallow versions, where depth adds time but nothing to see.
-SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
 SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
 # The smallest of a family stand for it in the fast tier.
 BY_SIZE = [name if name in SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
 def shallow(name, **kwargs):
-    return timm.create_model(name, **SHALLOW[name.split("_")[1]], **kwargs)
+    """A network of two blocks, where more add time but nothing to see; in two stages, where there are stages."""
+    family = name.split("_")[1]
+    if family == "levit":
+        sizes = {key: SIZES[name][key][:2] for key in ("embed_dim", "num_heads")} | {"depth": (1, 1)}
+    else:
+        sizes = {"depth": 2} if family == "deit" else {"depths": (1, 1)}
+    return timm.create_model(name, **sizes, **kwargs)
 
 
 def images(height=64, width=64, batch=2):
@@ -106,21 +111,35 @@ def test_the_full_models_macs_are_not(name):
 @pytest.mark.parametrize("state", ["full", "castled"])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_compile_captures_the_whole_graph(name, state):
-    model = shallow(name).eval()
+    """With its gradients as it is trained, without as it is used."""
+    model, x = shallow(name).eval(), images(batch=1)
     model = castle(model) if state == "castled" else model
-    x = images(batch=1)
-    backend = "aot_eager" if name in SMALLEST else "eager"  # the former traces gradients as well, which takes long
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
-    torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+    with torch.set_grad_enabled(state == "full"):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+# A layer of each kind that is ours; a C++ compiler takes seconds for every one.
+LAYERS = {"deit": ["blocks.0"], "levit": ["stages.1.downsample", "stages.1.blocks.0"], "mvitv2": ["stages.1.blocks.0"]}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_compile_to_native_code(name):
-    model, x = castle(shallow(name)).eval(), images(batch=1)
+    model, x, seen = castle(shallow(name)).eval(), images(batch=1), {}
+    layers = LAYERS[name.split("_")[1]]
+    for layer in layers:
+        model.get_submodule(layer).register_forward_pre_hook(
+            lambda _, inputs, layer=layer: seen.update({layer: inputs})
+        )
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), atol=1e-4, rtol=1e-4)
+        model(x)
+        for layer in layers:
+            module = model.get_submodule(layer)
+            module._forward_pre_hooks.clear()
+            compiled = torch.compile(module, fullgraph=True)
+            torch.testing.assert_close(compiled(*seen[layer]), module(*seen[layer]), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from forked import run_in_two
 
 from castling.tasks.batches import Shard
 from castling.training import RunFolder, train
@@ -56,7 +57,7 @@ def test_two_processes_move_a_converted_network_over(micro, tmp_path):
     blend = "training.blend={kind: linear, start: 0.0, end: 1.0, until: 0.9}"
     recipe = micro(*CALM, *converted, blend, "training.max_steps=3")
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
-    torchrun(2, "train", tmp_path / "recipe.yaml", "--out", tmp_path / "two")
+    assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "two") == [0, 0]
     train(recipe, tmp_path / "one")
     two, one = ([record.loss for record in RunFolder(tmp_path / name).steps()] for name in ("two", "one"))
     assert two == pytest.approx(one, abs=1e-4)
@@ -70,7 +71,7 @@ def test_two_processes_learn_from_the_original_as_one(micro, tmp_path, what):
     settings = (STEADY, "training.blend={kind: fixed, start: 1.0}", f"imitate={what}", "training.max_steps=3")
     recipe = micro(*CALM, *converted, *settings)
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
-    torchrun(2, "train", tmp_path / "recipe.yaml", "--out", tmp_path / "two")
+    assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "two") == [0, 0]
     halves = "training.accumulate=2"  # relative errors of half batches are not those of whole ones
     train(micro(*CALM, *converted, *settings, halves), tmp_path / "one")
     runs = [RunFolder(tmp_path / name) for name in ("two", "one")]

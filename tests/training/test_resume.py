@@ -1,13 +1,12 @@
 """A run that was stopped, however rudely, ends as one that was not."""
 
-import multiprocessing
 import os
 import random
 import signal
 import time
 
 import pytest
-import torch
+from forked import start
 
 from castling.training import Interrupted, RunFolder, load_recipe, train
 from castling.training.checkpoint import checkpoint_folders, load_last
@@ -29,7 +28,6 @@ def assert_same_run(folder, other):
 
 def train_or_go_on(recipe_file, folder):
     """What a person types again and again; runs in a process that is killed."""
-    torch.set_num_threads(1)
     if RunFolder(folder).is_run():
         train(RunFolder(folder).recipe(), folder, resume=True)
     else:
@@ -41,13 +39,6 @@ def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
     recipe = micro("training.epochs=30", "training.checkpoint_every=2", "training.accumulate=2")
     recipe_file = tmp_path / "recipe.yaml"
     recipe_file.write_text(recipe_text(recipe))
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["castling.training", "sklearn.datasets"])  # torch is imported once, not each time
-
-    def start(folder):
-        process = processes.Process(target=train_or_go_on, args=(recipe_file, folder))
-        process.start()
-        return process
 
     def num_lines():
         log = tmp_path / "killed" / "log.jsonl"
@@ -56,7 +47,7 @@ def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
     rng, places = random.Random(0), []
     for _ in range(10):
         target = num_lines() + rng.randint(-1, 5)  # of the log; one that is there already hits the start of the process
-        process = start(tmp_path / "killed")
+        process = start(train_or_go_on, recipe_file, tmp_path / "killed")
         while process.is_alive() and num_lines() < target:
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.03))
@@ -66,7 +57,7 @@ def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
         places.append(num_lines())
     assert len(set(places)) > 4  # the kills hit different places
     for folder in ("killed", "calm"):
-        process = start(tmp_path / folder)
+        process = start(train_or_go_on, recipe_file, tmp_path / folder)
         process.join()
         assert process.exitcode == 0
     assert_same_run(tmp_path / "killed", tmp_path / "calm")

@@ -86,7 +86,7 @@ class Written:
         boxes: all of them, in the order of their pictures.
         broken: sentences about what could not be read.
         strays: annotations of pictures that are not there, or not listed.
-        unlisted: pictures that no file describes.
+        unlisted: pictures in the folder that are in no list.
     """
 
     folder: Path

@@ -100,8 +100,6 @@ def read_yolo(labels: Path, pictures: Path, names: dict[Hashable, str]) -> Writt
         written.files.append(file if file.is_file() else None)
         if file.is_file():
             _read_lines(file, place, size, written)
-        else:
-            written.unlisted.append(name)
     for file in sorted(labels.rglob("*.txt")):
         if file not in described and file.name != "classes.txt":
             written.strays.append(f"{file}, of which there is no picture")

@@ -1,10 +1,15 @@
-"""The frame of a report page: one template with its style inside.
+"""The frame of a page: one template with its style inside, and the parts that pages share.
 
 It names no file, font or script outside of itself, follows the reader's light or dark scheme, and lets wide tables
 scroll in their own box; pictures keep a white ground in both schemes.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from string import Template
+from typing import Any
 
 PAGE = Template("""<!DOCTYPE html>
 <html lang="en">
@@ -52,9 +57,10 @@ p { margin: 0 0 .8rem; max-width: 75ch; }
 .card .label, .card .note { font-size: .8rem; line-height: 1.4; }
 .card .label { font-weight: 600; }
 .figures { display: grid; gap: 18px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
+.samples { grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr)); align-items: start; }
 figure { margin: 0; padding: 1.1rem; }
 figure img { display: block; width: 100%; height: auto; padding: 8px; border-radius: 8px; background: #fff; }
-figcaption { font-size: .9rem; margin-top: .8rem; }
+figcaption { font-size: .9rem; margin-top: .8rem; overflow-wrap: anywhere; }
 .box { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .5rem .9rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
@@ -63,6 +69,7 @@ th { font-weight: 600; } thead th { color: var(--soft); font-size: .8rem; }
 .text, .facts th, .facts td { text-align: left; }
 .facts th { width: 1%; } .facts td { white-space: normal; overflow-wrap: anywhere; }
 .box + .box { margin-top: 18px; }
+.lines td { white-space: pre-line; vertical-align: top; } .lines td:last-child { overflow-wrap: anywhere; }
 .advice { margin: 0 0 1.2rem; padding-left: 1.2rem; max-width: 80ch; } .advice li { margin-bottom: .35rem; }
 .two { display: grid; gap: 18px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
   align-items: start; }
@@ -80,10 +87,41 @@ footer { margin-top: 3rem; font-size: .82rem; color: var(--soft); }
 </head>
 <body>
 <main>
-<header><div class="eyebrow">Castling report</div><h1>$headline</h1><p class="soft">$subtitle</p></header>
+<header><div class="eyebrow">Castling $verb</div><h1>$headline</h1><p class="soft">$subtitle</p></header>
 $body
-<footer>Written by castling report from $sources.</footer>
+<footer>Written by castling $verb from $sources.</footer>
 </main>
 </body>
 </html>
 """)
+
+
+def card(label: str, value: str, note: str) -> str:
+    """A number with its name above and a note below."""
+    return (
+        f'<div class="card"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
+        f'<div class="note">{escape(note)}</div></div>'
+    )
+
+
+def prose(text: str) -> str:
+    """Escaped text in which no line ends between a number and its percent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> str:
+    """A table in a box of its own; the first columns hold words, the others numbers."""
+
+    def row_of(tag: str, cells: Sequence[str]) -> str:
+        marks = [' class="text"' if index < num_text else "" for index in range(len(cells))]
+        line = [f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True)]
+        return f"<tr>{''.join(line)}</tr>"
+
+    body = "".join(row_of("td", row) for row in rows)
+    return f'<div class="box"><table><thead>{row_of("th", columns)}</thead><tbody>{body}</tbody></table></div>'
+
+
+def facts_table(facts: Mapping[str, Any]) -> str:
+    """Names and values, one in a line."""
+    lines = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in facts.items())
+    return f'<table class="facts">{lines}</table>'

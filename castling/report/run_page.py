@@ -6,13 +6,13 @@ The page needs nothing but itself: style and pictures are inside, there are no s
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from castling.measure.metric import Metric
-from castling.report.page_template import PAGE
+from castling.report.page_template import PAGE, card, facts_table, prose, table
 from castling.report.run_data import CASTLED, SOFTMAX, RunData
 from castling.report.run_figures import RunFigure, draw_run
 from castling.report.run_text import (
@@ -59,8 +59,8 @@ def render_page(runs: Sequence[RunData], figures: Sequence[RunFigure], title: st
     title = title or _default_title(run)
     colour, headline, sentence = verdict(run)
     sections = [
-        f'<section class="verdict {colour}"><strong>{escape(headline)}</strong><p>{_prose(sentence)}</p></section>',
-        f'<section class="cards">{"".join(_card(*card) for card in _cards(runs))}</section>',
+        f'<section class="verdict {colour}"><strong>{escape(headline)}</strong><p>{prose(sentence)}</p></section>',
+        f'<section class="cards">{"".join(card(*words) for words in _cards(runs))}</section>',
         _figures(figures),
         _certificate(run),
         _runs(runs) if len(runs) > 1 else "",
@@ -72,6 +72,7 @@ def render_page(runs: Sequence[RunData], figures: Sequence[RunFigure], title: st
         headline=escape(title).replace("_", "_<wbr>"),  # long names break there
         subtitle=escape(_subtitle(run)),
         body="\n".join(filter(None, sections)),
+        verb="report",
         sources=escape(", ".join(run_labels(runs))),
     )
 
@@ -137,13 +138,6 @@ def _cards(runs: Sequence[RunData]) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _card(label: str, value: str, note: str) -> str:
-    return (
-        f'<div class="card"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="note">{escape(note)}</div></div>'
-    )
-
-
 def _figures(figures: Sequence[RunFigure]) -> str:
     if not figures:
         return '<h2>Figures</h2><p class="soft">Nothing is logged yet.</p>'
@@ -152,7 +146,7 @@ def _figures(figures: Sequence[RunFigure]) -> str:
         data, title, caption = base64.b64encode(figure.path.read_bytes()).decode(), figure.title, figure.caption
         drawn.append(
             f'<figure><h3>{escape(title)}</h3><img alt="{escape(title)}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{_prose(caption)}</figcaption></figure>"
+            f"<figcaption>{prose(caption)}</figcaption></figure>"
         )
     return f'<h2>Figures</h2><section class="figures">{"".join(drawn)}</section>'
 
@@ -178,7 +172,7 @@ def _certificate(run: RunData) -> str:
     columns = ("layer", "tokens", "cut", "can empty", "peak occupancy", "final occupancy", "opened")
     occupancy = (
         '<p class="soft">Occupancy is the share of entries that survive the mask, of the fullest head. A mask can '
-        f"become empty where its cut is at least one over the number of tokens.</p>{_table(columns, rows)}"
+        f"become empty where its cut is at least one over the number of tokens.</p>{table(columns, rows)}"
         if rows
         else ""
     )
@@ -191,7 +185,7 @@ def _certificate(run: RunData) -> str:
     return (
         f"<h2>Certificate</h2>{f'<ul class=advice>{advice}</ul>' if advice else ''}"
         f"{_networks(certificate)}{occupancy}"
-        f'<div class="box">{_facts(facts)}</div>'
+        f'<div class="box">{facts_table(facts)}</div>'
     )
 
 
@@ -212,15 +206,15 @@ def _networks(certificate: dict[str, Any]) -> str:
         )
         for name, report in reports.items()
     ]
-    table = _table(columns, rows)
+    compared = table(columns, rows)
     if certificate["sizes"]:
         sized = [
             (f"{name}, {size} px", *(Metric(**metric).shown for metric in metrics))
             for size, networks in certificate["sizes"].items()
             for name, metrics in networks.items()
         ]
-        table += f"<h3>Other picture sizes</h3>{_table(('network', *names), sized)}"
-    return table
+        compared += f"<h3>Other picture sizes</h3>{table(('network', *names), sized)}"
+    return compared
 
 
 def _runs(runs: Sequence[RunData]) -> str:
@@ -239,7 +233,7 @@ def _runs(runs: Sequence[RunData]) -> str:
             )
         )
     columns = ("run", "model", "attention", metric_name(runs[0]), "castled", "epochs", "time")
-    return f"<h2>Runs</h2>{_table(columns, rows, num_text=3)}"
+    return f"<h2>Runs</h2>{table(columns, rows, num_text=3)}"
 
 
 def _configuration(runs: Sequence[RunData]) -> str:
@@ -254,30 +248,8 @@ def _environment(run: RunData) -> str:
     """Where the run was trained, and where its speed was measured."""
     measured = (run.speed or {}).get("environment")
     boxes = [
-        f'<div><h3>{heading}</h3><div class="box">{_facts(facts)}</div></div>'
+        f'<div><h3>{heading}</h3><div class="box">{facts_table(facts)}</div></div>'
         for heading, facts in (("Training", run.environment), ("Speed", measured))
         if facts
     ]
     return f'<h2>Environment</h2><div class="two">{"".join(boxes)}</div>' if boxes else ""
-
-
-def _prose(text: str) -> str:
-    """Escaped text in which no line ends between a number and its percent sign."""
-    return escape(text).replace(" %", "&nbsp;%")
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> str:
-    """A table in a box of its own; the first columns hold words, the others numbers."""
-
-    def row_of(tag: str, cells: Sequence[str]) -> str:
-        marks = [' class="text"' if index < num_text else "" for index in range(len(cells))]
-        line = [f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True)]
-        return f"<tr>{''.join(line)}</tr>"
-
-    body = "".join(row_of("td", row) for row in rows)
-    return f'<div class="box"><table><thead>{row_of("th", columns)}</thead><tbody>{body}</tbody></table></div>'
-
-
-def _facts(facts: dict[str, Any]) -> str:
-    lines = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in facts.items())
-    return f'<table class="facts">{lines}</table>'

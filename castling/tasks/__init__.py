@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib
 
 from castling.config import check_choice
+from castling.tasks.data_check import DataForm
 from castling.tasks.task import Task
 
 TASKS: dict[str, str | type[Task]] = {
     "classification": "castling.tasks.classification.task:Classification",
     "embedding": "castling.tasks.embedding.task:Embedding",
 }
+
+FORMS = ("castling.tasks.detection.check:FORMS",)  # forms of data that can be checked before their task is in TASKS
 
 
 def find_task(name: object) -> type[Task]:
@@ -43,4 +46,18 @@ def find_task(name: object) -> type[Task]:
     return found
 
 
-__all__ = ["TASKS", "Task", "find_task"]
+def data_forms() -> list[DataForm]:
+    """The forms in which data of any task can be checked.
+
+    Example:
+        >>> [form.name for form in data_forms()]
+        ['folder', 'coco', 'voc', 'yolo']
+    """
+    forms = [form for name in TASKS for form in find_task(name).data_forms()]
+    for place in FORMS:
+        module, _, name = place.partition(":")
+        forms += getattr(importlib.import_module(module), name)
+    return forms
+
+
+__all__ = ["TASKS", "Task", "data_forms", "find_task"]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from castling.measure.metric import Meter
 from castling.measure.trees import Tree
 from castling.tasks.batches import Shard
+
+if TYPE_CHECKING:
+    from castling.tasks.data_check import DataForm
 
 Batch = dict[str, Any]  # tensors of a batch by name; `image` (B, C, H, W) and `index` (B,) are in all of them
 Facts = dict[str, Any]  # what JSON holds
@@ -156,6 +159,11 @@ class Task(ABC):
     def following_original(cls, config: Any) -> Any:
         """The same sections, in which a converted network learns from its original's outputs too, where a task can."""
         return config
+
+    @classmethod
+    def data_forms(cls) -> Sequence[DataForm]:
+        """The forms in which data of this task can be checked; by default none."""
+        return ()
 
     @abstractmethod
     def read_facts(self) -> Facts:

@@ -14,7 +14,8 @@ from castling.cli import paper
 from castling.cli.main import main
 from castling_command import VERBS, make_parser
 
-SUBJECTS = [("bench", "attention"), ("bench", "models"), *((name,) for name in VERBS if name != "bench")]
+NESTED = [("bench", "attention"), ("bench", "models"), ("data", "check")]
+SUBJECTS = [*NESTED, *((name,) for name in VERBS if name not in ("bench", "data"))]
 COMMAND = Path(sys.executable).with_name("castling")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from castling.measure.trees import Tree
 from castling.tasks.batches import EpochBatches, Shard
+from castling.tasks.classification.check import FORMS
 from castling.tasks.classification.data import AugmentConfig, DataConfig, Labelled, make_source
 from castling.tasks.classification.distillation import DistillationConfig, Teacher, make_teacher, write_logits
 from castling.tasks.classification.judge import LabelJudge
@@ -21,6 +22,7 @@ from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
 from castling.tasks.classification.predict import LabelOptions, interpret_logits
 from castling.tasks.classification.sources import LabelledSource
+from castling.tasks.data_check import DataForm
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
@@ -88,6 +90,11 @@ class Classification(Task):
     def labels(self) -> list[str]:
         """Names of the classes."""
         return cast(list[str], self.facts["labels"])
+
+    @classmethod
+    def data_forms(cls) -> Sequence[DataForm]:
+        """Folders of classes."""
+        return FORMS
 
     def read_facts(self) -> Facts:
         """Names of the classes, and the network's own facts."""

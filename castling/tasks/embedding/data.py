@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +12,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from castling.tasks.pictures import pictures_in, read_picture
+from castling.tasks.pictures import is_held_out, pictures_in, read_picture
 from castling.tasks.preparation import PictureConfig, VariationConfig
-
-HELD_OUT = 10  # one picture in so many is kept for evaluation
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,7 @@ def open_folder(root: str | None, split: str) -> FolderPictures:
     if (folder / "train").is_dir() and (folder / "val").is_dir():
         names = sorted(pictures_in(folder / split, folder))
     else:
-        names = [name for name in sorted(pictures_in(folder, folder)) if _is_held_out(name) == (split == "val")]
+        names = [name for name in sorted(pictures_in(folder, folder)) if is_held_out(name) == (split == "val")]
     if not names:
         raise ValueError(f"no pictures for {split} in {folder}")
     return FolderPictures(folder, np.array([os.fsencode(name.removeprefix("./")) for name in names]))
-
-
-def _is_held_out(name: str) -> bool:
-    """By the name alone, so that pictures that come or go move no other from one split to the other."""
-    return int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) % HELD_OUT == 0

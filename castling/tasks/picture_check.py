@@ -1,0 +1,131 @@
+"""What can be wrong with pictures, whatever the task: they cannot be read, are missing, turned, or there twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from castling.tasks.data_check import CheckOptions, Finding, finding
+from castling.tasks.pictures import in_channels, read_picture
+
+FEW = 100  # pictures that are read sooner than processes start
+ORIENTATION = 0x0112  # Exif's number for how a picture is to be turned
+
+
+class PictureFacts(NamedTuple):
+    """What a picture's file has.
+
+    Args:
+        size: width and height; zeros where it cannot be read.
+        digest: of its pixels, whatever the file's format; empty where it cannot be read.
+        error: the reason why it cannot be read; None where it can.
+        turned: whether it says that it is to be turned before it is shown.
+    """
+
+    size: tuple[int, int]
+    digest: bytes
+    error: str | None
+    turned: bool
+
+
+def look(path: Path) -> PictureFacts:
+    """Decode a picture to the end."""
+    try:
+        picture = read_picture(path)
+        pixels = in_channels(picture, 3)
+        digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
+        digest.update(pixels.tobytes())
+        return PictureFacts(picture.size, digest.digest(), None, picture.getexif().get(ORIENTATION, 1) != 1)
+    except FileNotFoundError:
+        return PictureFacts((0, 0), b"", "no such file", False)
+    except Exception as error:  # decoders raise whatever they like
+        return PictureFacts((0, 0), b"", f"{type(error).__name__}: {error}", False)
+
+
+def look_at(paths: Sequence[Path], options: CheckOptions) -> list[PictureFacts]:
+    """Decode many pictures, in processes where that is worth it.
+
+    Raises:
+        ValueError: if a picture ended the process that read it.
+    """
+    found: list[PictureFacts] = []
+    if options.workers < 1 or len(paths) < FEW:
+        for path in paths:
+            found.append(look(path))
+            options.on_picture(len(found), len(paths))
+        return found
+    try:
+        with ProcessPoolExecutor(min(options.workers, os.cpu_count() or 1)) as pool:
+            for facts in pool.map(look, paths, chunksize=8):
+                found.append(facts)
+                options.on_picture(len(found), len(paths))
+    except BrokenProcessPool as error:
+        near = paths[len(found)]
+        raise ValueError(f"a reading process ended at {near} or soon after; --workers 0 shows which picture") from error
+    return found
+
+
+def picture_findings(split: str, names: Sequence[str], looks: Sequence[PictureFacts]) -> list[Finding]:
+    """Pictures of a split that cannot be read, are missing, or are to be turned."""
+    pairs = list(zip(names, looks, strict=True))
+    missing = [name for name, seen in pairs if seen.error == "no such file"]
+    broken = [f"{name} ({seen.error})" for name, seen in pairs if seen.error not in (None, "no such file")]
+    turned = [name for name, seen in pairs if seen.turned]
+    return [
+        *finding("error", "pictures that cannot be read", split, broken),
+        *finding("error", "pictures that are listed and not there", split, missing),
+        *finding("warning", "pictures that ask to be turned (Exif), which nobody does here", split, turned),
+    ]
+
+
+def duplicate_findings(splits: Mapping[str, tuple[Sequence[str], Sequence[PictureFacts]]]) -> list[Finding]:
+    """Pictures with the same pixels: within a split they may be meant, between two they make evaluation too good.
+
+    Args:
+        splits: names and looks of each split's pictures.
+    """
+    same: dict[bytes, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for split, (names, looks) in splits.items():
+        for name, seen in zip(names, looks, strict=True):
+            if seen.digest:
+                same[seen.digest][split].append(name)
+    within: dict[str, list[str]] = defaultdict(list)
+    between: dict[str, list[str]] = defaultdict(list)
+    for copies in same.values():
+        for split, names in copies.items():
+            within[split] += [f"{name} = {names[0]}" for name in names[1:]]
+        first, *others = copies
+        for split in others:
+            between[f"{first} and {split}"].append(f"{copies[first][0]} = {copies[split][0]}")
+    return [
+        *(found for split in between for found in finding("error", "pictures in both", split, between[split])),
+        *(found for split in within for found in finding("warning", "pictures there twice", split, within[split])),
+    ]
+
+
+def sizes_of(looks: Iterable[PictureFacts]) -> dict[str, tuple[int, int]]:
+    """The smallest, the median and the largest picture, by area; nothing where none can be read."""
+    sizes = sorted((seen.size for seen in looks if seen.error is None), key=lambda size: (size[0] * size[1], size))
+    if not sizes:
+        return {}
+    return {"smallest": sizes[0], "median": sizes[len(sizes) // 2], "largest": sizes[-1]}
+
+
+def spread(places: Sequence[int], count: int) -> list[int]:
+    """A number of places, as far from each other as can be.
+
+    Example:
+        >>> spread(range(100), 5)
+        [0, 25, 50, 74, 99]
+    """
+    if len(places) <= count:
+        return list(places)
+    return [places[index] for index in np.linspace(0, len(places) - 1, count).round().astype(int)]

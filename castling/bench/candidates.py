@@ -20,8 +20,8 @@ from castling.conversion import castle
 from castling.conversion.folding import optimize
 from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.export.onnx import onnx_session
-from castling.models import deit, mvitv2
-from castling.models.baselines import NAMES, softmax_baseline, softmax_twin
+from castling.models import deit, esnet_vit, mvitv2
+from castling.models.baselines import HYBRIDS, NAMES, softmax_baseline, softmax_twin
 from castling.models.input_size import check_image_size
 
 Kind = Literal["castled", "softmax", "host", "unfused", "against"]
@@ -35,7 +35,7 @@ class Setting:
     Args:
         model: name of a Castling model.
         size: side of the square image in pixels.
-        patch: side of a patch; for LeViT and MViTv2, the stride of their stem.
+        patch: side of a patch; for the others than DeiT, the stride of their first attention.
         engine: a name in `castling.export.engines.ENGINES`.
 
     Raises:
@@ -67,11 +67,15 @@ class Setting:
     @property
     def options(self) -> dict[str, int]:
         """Keywords with which the model is made."""
+        if self.model in HYBRIDS:  # convolutions take any size, and no such argument
+            return {}
         return {"img_size": self.size, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
 
 
 def patch_of(model: str) -> int:
     """Patch size of a model as it is registered."""
+    if model in esnet_vit.SIZES:
+        return 32
     return 4 if model in mvitv2.DEPTHS else 16
 
 

@@ -10,7 +10,8 @@ import copy
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from timm.layers import DropPath
+from timm.layers import BatchNormAct2d, ConvNormAct, DropPath
+from timm.models._efficientnet_blocks import DepthwiseSeparableConv
 from timm.models.levit import ConvNorm, LinearNorm, NormLinear
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -19,6 +20,9 @@ from castling.attention import HeadMixer, branches
 from castling.models.pooling import expand_heads
 
 Model = TypeVar("Model", bound=nn.Module)
+
+# Convolutions of timm's blocks, each with the batch norm and activation that it runs next.
+NORMED = {ConvNormAct: (("conv", "bn"),), DepthwiseSeparableConv: (("conv_dw", "bn1"), ("conv_pw", "bn2"))}
 
 
 def optimize(model: Model, inplace: bool = False) -> Model:
@@ -71,6 +75,11 @@ def _replace(module: nn.Module) -> None:
             _replace(child)
     if isinstance(module, nn.Sequential):
         _join_batch_norms(module)
+    for conv, norm in NORMED.get(type(module), ()):
+        layer = getattr(module, norm)
+        if isinstance(layer, BatchNormAct2d):
+            setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), layer))
+            setattr(module, norm, layer.act)
 
 
 def _fused(layer: Any) -> nn.Module:

@@ -14,12 +14,13 @@ from timm.models.mvitv2 import MultiScaleVit, model_cfgs
 from torch import nn
 
 from castling.config import AttentionConfig, check_choice
-from castling.models import deit, levit, mvitv2
+from castling.models import deit, esnet_vit, lcnet_vit, levit, mvitv2
 from castling.models.levit import PLAIN_LEVIT
 from castling.models.levit_attention import LevitDesign
-from castling.models.softmax_attention import fuse_mvitv2, plain_levit
+from castling.models.softmax_attention import fuse_mvitv2, plain_levit, unfuse_hybrid
 
-NAMES = (*deit.SIZES, *levit.SIZES, *mvitv2.DEPTHS)
+HYBRIDS = (*lcnet_vit.SCALES, *esnet_vit.SIZES)
+NAMES = (*deit.SIZES, *levit.SIZES, *mvitv2.DEPTHS, *HYBRIDS)
 
 
 def softmax_twin(name: str, **options: Any) -> nn.Module:
@@ -47,12 +48,13 @@ def softmax_baseline(name: str, fused: bool = True, **options: Any) -> nn.Module
     """The plain softmax network beside a Castling model, in evaluation mode and for inference only.
 
     Args:
-        name: name of the Castling model. DeiT and MViTv2 are timm's, LeViT is ours in its plain design.
+        name: name of the Castling model. DeiT and MViTv2 are timm's, LeViT is ours in its plain design, LCNet-ViT and
+            ESNet-ViT are ours without our convolutions.
         fused: attention through `F.scaled_dot_product_attention`; otherwise with its N x N map written out. A fused
             MViTv2 has no relative positions, for which it would need that map; a fused LeViT widens its keys to its
             values, and so counts more MACs than LeViT has.
-        **options: arguments of the Castling model: `img_size`, `num_classes`, `patch_size` of DeiT, depths. Positions
-            are made for `img_size`, so give the size that is used.
+        **options: arguments of the Castling model: `img_size` where it has one, `num_classes`, `patch_size` of DeiT,
+            depths. Positions are made for `img_size`, so give the size that is used.
 
     Raises:
         ValueError: for a model without a baseline; names those that have one.
@@ -70,6 +72,9 @@ def softmax_baseline(name: str, fused: bool = True, **options: Any) -> nn.Module
         return host.eval()
     if name in levit.SIZES:
         return plain_levit(timm.create_model(name, design=PLAIN_LEVIT, mlp_conv_size=0, **options), fused)
+    if name in HYBRIDS:
+        hybrid = timm.create_model(name, attention=AttentionConfig.baseline(), **{"mlp_conv_size": 0, **options})
+        return (hybrid if fused else unfuse_hybrid(hybrid)).eval()
     cfg = model_cfgs[name.removeprefix("castling_")]
     depths = options.pop("depths", cfg.depths)
     cfg = replace(cfg, depths=depths, rel_pos_type="none" if fused else cfg.rel_pos_type)

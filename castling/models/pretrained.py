@@ -8,6 +8,8 @@ from typing import Any
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
+from castling.models.hybrid import MapTransformer
+
 NEW_PARAMETERS = ("local_conv.weight", "mlp.conv.weight", "head_scale")
 
 
@@ -38,10 +40,12 @@ def load_host_weights(
     Args:
         model: a Castling model.
         weights: a state dict of timm's model of the same size.
-        adapt: timm's `checkpoint_filter_fn` of that family, which resamples position embeddings to another size.
+        adapt: timm's `checkpoint_filter_fn` of that family, which resamples position embeddings to another size, or
+            ours, such as `castling.models.lcnet_vit.from_timms_lcnet`.
 
     Returns:
-        Names of the new convolutions, which stay at their initial value.
+        Names of the new convolutions, and of transformers among a host's convolutions, which stay at their initial
+        value.
 
     Raises:
         ValueError: if anything else is missing, has another shape, or there is more than the model takes; then nothing
@@ -50,6 +54,10 @@ def load_host_weights(
     adapted = dict(weights) if adapt is None else adapt(dict(weights), model)
     expected = model.state_dict()
     missing = {name for name in expected.keys() - adapted.keys() if not name.endswith(NEW_PARAMETERS)}
+    for block, module in model.named_modules():
+        inside = {f"{block}.{name}" for name in module.state_dict()} if isinstance(module, MapTransformer) else set()
+        if not inside & adapted.keys():  # no part of it: the host has none there
+            missing -= inside
     unexpected = adapted.keys() - expected.keys()
     if missing or unexpected:
         raise ValueError(f"these weights do not fit: missing {sorted(missing)}, unexpected {sorted(unexpected)}")

@@ -1,10 +1,12 @@
-"""Softmax attention of LeViT and MViTv2 at its best, for inference: a slow baseline makes any model look fast.
+"""Softmax attention of LeViT, MViTv2 and hybrids at its best, for inference: a slow baseline makes any model look fast.
 
 So attention is fused wherever it can be, keys and values are pooled where the host pools them, and whatever does not
 depend on the image is computed once.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from castling.attention import Grid, attend
 from castling.attention.grid import strided
+from castling.models.hybrid import HybridNet, MapTransformer
 from castling.models.levit import CastlingLevit
 from castling.models.levit_attention import LevitAttention, LevitDownsampleAttention
 from castling.models.pooling import expand_heads, pool_heads, slice_tokens
@@ -107,6 +110,35 @@ def explicit_softmax(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None
     logits = (q * q.shape[-1] ** -0.5) @ k.mT
     weights = (logits if bias is None else logits + bias).softmax(-1)
     return (weights @ v).transpose(-2, -3)
+
+
+def unfuse_hybrid(host: HybridNet) -> HybridNet:
+    """Give the transformers of LCNet-ViT or ESNet-ViT attention with its map in memory, with the weights they have.
+
+    Args:
+        host: a network with softmax attention and nothing of ours; changed in place.
+    """
+    for module in host.modules():
+        if isinstance(module, MapTransformer):
+            module.attn = ExplicitAttention(module.attn)
+    return host
+
+
+class ExplicitAttention(nn.Module):
+    """Softmax attention through `explicit_softmax`: `forward(x, grid)` as that of the host.
+
+    Args:
+        host: the `CastlingAttention` whose projections it takes.
+    """
+
+    def __init__(self, host: Any) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.proj = host.num_heads, host.qkv, host.proj
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Attend among tokens `(B, N, dim)`; softmax has no use for their grid."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
+        return self.proj(explicit_softmax(q, k, v).flatten(2))
 
 
 def fuse_mvitv2(host: MultiScaleVit) -> MultiScaleVit:

@@ -52,7 +52,7 @@ class NetworkConfig:
         name: a name in timm's registry, such as `castling_deit_tiny_patch16_224`, or a folder with a network that
             transformers saved.
         kernel: another kernel for a Castling model; `softmax` gives the baseline twin.
-        attention: options of the attention (Castling-DeiT and -MViTv2).
+        attention: options of the attention (all but Castling-LeViT).
         design: options of the attention's design (Castling-LeViT).
         options: whatever else the network takes, such as `depth` or `patch_size`.
         weights: file with weights to start from; those of a head with other outputs are left out.

@@ -2,7 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from castling.bench.candidates import Setting, build_candidate, build_pass, check_against, onnx_pass, timm_model
+from castling.bench.candidates import (
+    Setting,
+    build_candidate,
+    build_pass,
+    check_against,
+    onnx_pass,
+    patch_of,
+    timm_model,
+)
 
 DEIT = "castling_deit_tiny_patch16_224"
 LEVIT = Setting("castling_levit_128", 64, 16)
@@ -21,9 +29,17 @@ def test_bad_settings_are_named(model, size, patch, message):
         Setting(model, size, patch)
 
 
-@pytest.mark.parametrize(("setting", "tokens"), [(LEVIT, 16), (Setting("castling_mvitv2_tiny", 70, 4), 324)])
-def test_tokens_are_those_that_the_first_attention_sees(setting, tokens):
-    seen = []
+@pytest.mark.parametrize(
+    ("name", "size", "tokens"),
+    [
+        ("castling_levit_128", 64, 16),
+        ("castling_mvitv2_tiny", 70, 324),
+        ("castling_lcnet_vit_small", 70, 25),
+        ("castling_esnet_vit_small", 70, 9),
+    ],
+)
+def test_tokens_are_those_that_the_first_attention_sees(name, size, tokens):
+    seen, setting = [], Setting(name, size, patch_of(name))
     model = build_candidate(setting, "castled")
     attention = next(module for name, module in model.named_modules() if name.endswith("attn"))
     attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))

@@ -16,6 +16,8 @@ OPTIONS = {
     "castling_deit_tiny_patch16_224": {"depth": 2, "drop_rate": 0.1, "drop_path_rate": 0.1},
     "castling_levit_128": {"depth": (1, 1, 1), "drop_path_rate": 0.1},
     "castling_mvitv2_tiny": {"depths": (1, 1, 1, 1), "drop_path_rate": 0.1},
+    "castling_lcnet_vit_small": {"drop_path_rate": 0.1},
+    "castling_esnet_vit_small": {"ratios": ((0.5, 0.5), (0.5,), (0.5, 0.5)), "drop_rate": 0.1},
 }
 
 

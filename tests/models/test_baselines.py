@@ -8,6 +8,7 @@ from castling.measure import count_macs, quadratic_tensors
 from castling.models.baselines import NAMES, softmax_baseline, softmax_twin
 
 DEIT = "castling_deit_tiny_patch16_224"
+LCNET = "castling_lcnet_vit_small"
 TINY = {"img_size": 32, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
 
 
@@ -70,11 +71,21 @@ def test_mvitv2_unfused_is_timms_at_the_size_it_is_asked_for():
     }
 
 
-@pytest.mark.parametrize("name", [DEIT, "castling_levit_128"])
+def test_hybrids_have_nothing_of_ours_and_compute_the_same_unfused():
+    torch.manual_seed(0)
+    fused = softmax_baseline("castling_esnet_vit_small", num_classes=10)
+    unfused = softmax_baseline("castling_esnet_vit_small", fused=False, num_classes=10)
+    assert not [key for key in fused.state_dict() if "local_conv" in key or "mlp.conv" in key]
+    unfused.load_state_dict(fused.state_dict())
+    image = torch.randn(2, 3, 96, 64)
+    torch.testing.assert_close(unfused(image), fused(image), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [DEIT, "castling_levit_128", LCNET])
 def test_only_the_fused_form_hides_its_maps(name):
-    # 256 tokens; no weight of these small networks is as large in two axes but LeViT's, whose maps are 4 x 256 x 256.
-    options = {"img_size": 256, "num_classes": 10}
-    options |= {"depth": 1, "embed_dim": 32, "num_heads": 2} if name == DEIT else {"depth": (1, 1, 1)}
+    # 256 tokens; a weight of these small networks may be as large in two axes, but is no softmax.
+    small = {"depth": 1, "embed_dim": 32, "num_heads": 2} if name == DEIT else {"depth": (1, 1, 1)}
+    options = {"num_classes": 10} | ({} if name == LCNET else {"img_size": 256, **small})
     image = torch.randn(1, 3, 256, 256)
     with torch.no_grad():
         unfused = softmax_baseline(name, fused=False, **options)
@@ -85,7 +96,7 @@ def test_only_the_fused_form_hides_its_maps(name):
             assert any("scaled_dot_product" in operator for operator in found) is not expected
 
 
-@pytest.mark.parametrize("name", [DEIT, "castling_levit_128", "castling_mvitv2_tiny"])
+@pytest.mark.parametrize("name", [DEIT, "castling_levit_128", "castling_mvitv2_tiny", LCNET])
 def test_the_twin_is_the_castling_model_but_for_its_attention(name):
     with torch.device("meta"):
         twin, model = softmax_twin(name), timm.create_model(name)

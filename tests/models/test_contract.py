@@ -11,19 +11,24 @@ from castling import castle, is_castled
 from castling.measure import count_macs, quadratic_tensors
 from castling.models.levit import SIZES
 
-MODELS = timm.list_models("castling_*")
-SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+TRANSFORMERS = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+SMALLEST = [*TRANSFORMERS, "castling_lcnet_vit_small", "castling_esnet_vit_small"]
+# Larger hybrids differ in widths alone, which `test_lcnet_vit.py` and `test_esnet_vit.py` count.
+MODELS = [name for name in timm.list_models("castling_*") if "net_vit" not in name or name in SMALLEST]
 # The smallest of a family stand for it in the fast tier.
 BY_SIZE = [name if name in SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
 def shallow(name, **kwargs):
-    """A network of two blocks, where more add time but nothing to see; in two stages, where there are stages."""
+    """A network of few blocks, where more add time but nothing to see; in two stages, where those are alike."""
     family = name.split("_")[1]
+    sizes = {
+        "deit": {"depth": 2},
+        "mvitv2": {"depths": (1, 1)},
+        "esnet": {"ratios": ((0.5, 0.5), (0.5,), (0.5, 0.5))},
+    }.get(family, {})
     if family == "levit":
         sizes = {key: SIZES[name][key][:2] for key in ("embed_dim", "num_heads")} | {"depth": (1, 1)}
-    else:
-        sizes = {"depth": 2} if family == "deit" else {"depths": (1, 1)}
     return timm.create_model(name, **sizes, **kwargs)
 
 
@@ -33,8 +38,9 @@ def images(height=64, width=64, batch=2):
 
 def test_the_names():
     sizes = {"deit": ["tiny", "small", "base"], "levit": [128, 192, 256, 384], "mvitv2": ["tiny", "small", "base"]}
+    sizes |= {family: ["small", "medium", "large"] for family in ("lcnet_vit", "esnet_vit")}
     names = {f"castling_{family}_{size}" for family in sizes for size in sizes[family]}
-    assert {name.removesuffix("_patch16_224") for name in MODELS} == names
+    assert {name.removesuffix("_patch16_224") for name in timm.list_models("castling_*")} == names
 
 
 @pytest.mark.parametrize("name", BY_SIZE)
@@ -82,7 +88,7 @@ def test_castle(name):
 
 @pytest.mark.parametrize("name", BY_SIZE)
 def test_castled_forward_makes_no_quadratic_tensor(name):
-    side = 512 if "mvitv2" in name else 2048  # 16,384 tokens, more than any layer has channels
+    side = {"mvitv2": 512, "esnet": 4096}.get(name.split("_")[1], 2048)  # 16,384 tokens: no layer has more channels
     with torch.device("meta"):
         model, x = shallow(name).eval(), images(side, side, batch=1)
     assert quadratic_tensors(lambda: model(x), 16_384)
@@ -102,7 +108,7 @@ def test_castled_macs_are_exactly_linear_in_the_tokens(name):
 def test_the_full_models_macs_are_not(name):
     with torch.device("meta"):
         model = shallow(name).eval()
-    macs = [count_macs(model, torch.randn(1, 3, side, side, device="meta")).total for side in (256, 512, 1024)]
+    macs = [count_macs(model, torch.randn(1, 3, side, side, device="meta")).total for side in (512, 1024, 2048)]
     assert macs[2] - macs[1] > 5 * (macs[1] - macs[0])
 
 
@@ -114,8 +120,10 @@ def test_compile_captures_the_whole_graph(name, state):
     """With its gradients as it is trained, without as it is used."""
     model, x = shallow(name).eval(), images(batch=1)
     model = castle(model) if state == "castled" else model
+    # Tracing gradients as well takes long; those of hybrids are of the same layers.
+    backend = "aot_eager" if name in TRANSFORMERS else "eager"
     with torch.set_grad_enabled(state == "full"):
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
 
 
@@ -125,7 +133,7 @@ LAYERS = {"deit": ["blocks.0"], "levit": ["stages.1.downsample", "stages.1.block
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", TRANSFORMERS)  # what convolutions of hybrids add is torch's own, and takes long
 def test_compile_to_native_code(name):
     model, x, seen = castle(shallow(name)).eval(), images(batch=1), {}
     layers = LAYERS[name.split("_")[1]]
@@ -155,9 +163,10 @@ def test_export(name, state):
 @pytest.mark.parametrize("name", SMALLEST)
 def test_export_for_any_size(name):
     model = castle(shallow(name)).eval()
-    sides = {axis: 64 * torch.export.Dim(label, min=2, max=16) for axis, label in ((2, "rows"), (3, "columns"))}
+    step = 32 if "net_vit" in name else 64
+    sides = {axis: step * torch.export.Dim(label, min=2, max=32) for axis, label in ((2, "rows"), (3, "columns"))}
     program = torch.export.export(model, (images(192, 320),), dynamic_shapes={"x": sides}, strict=False)
-    for size in ((128, 192), (256, 128)):
+    for size in ((128, 4 * step), (5 * step, 128)):
         x = images(*size)
         torch.testing.assert_close(program.module()(x), model(x), atol=1e-5, rtol=1e-5)
 

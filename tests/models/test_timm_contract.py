@@ -21,16 +21,19 @@ from torchvision.models import feature_extraction
 from castling import AttentionConfig, castle, optimize
 from castling.attention import branches
 
-MODELS = timm.list_models("castling_*")
 SMALLEST = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
+SMALLEST += ["castling_lcnet_vit_small", "castling_esnet_vit_small"]
+# Larger hybrids differ in widths alone, which `test_lcnet_vit.py` and `test_esnet_vit.py` count.
+MODELS = [name for name in timm.list_models("castling_*") if "net_vit" not in name or name in SMALLEST]
 # The smallest of a family stand for it in the fast tier.
 BY_SIZE = [name if name in SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 # Shallow versions, where depth adds time but nothing to see.
 SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
+SHALLOW["esnet"] = {"ratios": ((0.5, 0.5), (0.5,), (0.5, 0.5))}
 
 
 def make(name, **kwargs):
-    return timm.create_model(name, **SHALLOW[name.split("_")[1]], **kwargs).eval()
+    return timm.create_model(name, **SHALLOW.get(name.split("_")[1], {}), **kwargs).eval()
 
 
 @functools.cache
@@ -44,8 +47,8 @@ def images(height=64, width=64, batch=2):
 
 
 def as_tokens(features):
-    """Maps `(B, C, H, W)` as tokens, which is what the nodes of a graph hold."""
-    return features.flatten(2).transpose(1, 2)
+    """Maps `(B, C, H, W)` as tokens, which is what graphs of transformers hold."""
+    return features if features.ndim == 3 else features.flatten(2).transpose(1, 2)
 
 
 @pytest.mark.parametrize("name", BY_SIZE)
@@ -57,7 +60,7 @@ def test_the_configuration_is_true(name):
     assert config["pool_size"] is None  # tokens have none
     assert not config["fixed_input_size"]
     assert weights[f"{config['first_conv']}.weight"].shape[1] == 3
-    assert weights[f"{config['classifier']}.weight"].shape == (config["num_classes"], model.num_features)
+    assert weights[f"{config['classifier']}.weight"].shape == (config["num_classes"], model.head_hidden_size)
     assert model.num_classes == config["num_classes"]
     assert model(x).shape == (2, config["num_classes"])
 
@@ -66,7 +69,7 @@ def test_the_configuration_is_true(name):
 def test_head_removal_and_pre_logits(name):
     model, x = copy.deepcopy(shallow(name)), images()
     features = model.forward_features(x)
-    assert features.shape[-1] == model.num_features
+    assert as_tokens(features).shape[-1] == model.num_features
     pooled = model.forward_head(features, pre_logits=True)
     assert pooled.shape == (2, model.head_hidden_size)
     torch.testing.assert_close(model(x), model.forward_head(features))
@@ -77,7 +80,7 @@ def test_head_removal_and_pre_logits(name):
     model.reset_classifier(7)
     assert model(x).shape == (2, 7)
     with torch.device("meta"):
-        assert make(name, num_classes=0)(images()).shape == (2, model.num_features)
+        assert make(name, num_classes=0)(images()).shape == (2, model.head_hidden_size)
 
 
 @pytest.mark.parametrize("name", BY_SIZE)
@@ -171,14 +174,14 @@ def test_features_by_fx_are_the_intermediates(name):
     tokens = FeatureGraphNet(model, indices)(x)
     for found, feature in zip(tokens, model.forward_intermediates(x)[1], strict=True):
         # A class token stays in front; maps have none.
-        assert torch.equal(found[:, getattr(model, "num_prefix_tokens", 0) :], as_tokens(feature))
+        assert torch.equal(as_tokens(found)[:, getattr(model, "num_prefix_tokens", 0) :], as_tokens(feature))
 
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_fx_as_feature_class_of_timm(name):
     model = make(name, features_only=True, feature_cls="fx", out_indices=(0, 2))
     assert isinstance(model, FeatureGraphNet)
-    assert [feature.shape[-1] for feature in model(images())] == model.feature_info.channels()
+    assert [as_tokens(feature).shape[-1] for feature in model(images())] == model.feature_info.channels()
 
 
 @pytest.mark.parametrize("options", [{"kernel": "softmax"}, {"mlp_conv_size": 0}], ids=str)

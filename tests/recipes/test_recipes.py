@@ -20,11 +20,14 @@ NAMES = recipe_names()
 IMAGENET = [name for name in NAMES if name.startswith("imagenet/")]
 ROWS = ["deit_base", "deit_tiny", "levit_128", "levit_192", "levit_256", "levit_384"]
 ROWS += ["mvitv2_base", "mvitv2_small", "mvitv2_tiny"]
+BACKBONES = [name for name in IMAGENET if "net_vit" in name]
+TABLE = [name for name in IMAGENET if name not in BACKBONES]
 
 
 def test_all_files_are_found():
     assert len(NAMES) == len(list(Path(ROOT).rglob("*.y*ml"))) >= 14
-    assert [f"imagenet/castling_{row}" for row in ROWS] == IMAGENET
+    assert [f"imagenet/castling_{row}" for row in ROWS] == TABLE
+    assert [f"imagenet/{name}" for name in timm.list_models("castling_*net_vit*")] == BACKBONES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,7 +47,7 @@ def test_builds_its_model(name):
         assert is_castled(model) == (recipe.settings.model.kernel == "softmax")
 
 
-@pytest.mark.parametrize("name", IMAGENET)
+@pytest.mark.parametrize("name", TABLE)
 def test_the_papers_settings(name):
     training = load_recipe(name).training
     assert (training.epochs, training.batch_size) == (1000, 4096 if "levit" in name else 2048)
@@ -55,7 +58,19 @@ def test_the_papers_settings(name):
     assert load_recipe(name).settings.distillation.kind == "hard"
 
 
-@pytest.mark.parametrize("name", IMAGENET)
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbones_of_detectors_train_as_levit(name):
+    recipe = load_recipe(name)
+    training, distillation = recipe.training, recipe.settings.distillation
+    assert (training.epochs, training.batch_size, training.ema_decay) == (1000, 2048, 0.99996)
+    assert (training.optimizer.name, training.optimizer.weight_decay) == ("adamw", 0.025)
+    assert training.learning_rate(5, 1000) == pytest.approx(5e-4 * training.batch_size / 512)
+    assert (distillation.kind, distillation.model) == ("hard", "regnety_160.deit_in1k")
+    assert recipe.settings.model.name == name.removeprefix("imagenet/")
+    assert "Not trained here" in find_recipe(name).read_text().partition("task:")[0]
+
+
+@pytest.mark.parametrize("name", TABLE)
 def test_the_header_says_that_the_teacher_is_another(name):
     header = find_recipe(name).read_text().partition("task:")[0]
     assert "Its teacher, which it does not name, has 85.5 % top-1" in header
@@ -112,6 +127,8 @@ SHALLOW = {  # and narrow, where the network can be told to
     "deit": "{img_size: 64, depth: 1, embed_dim: 96}",
     "levit": "{img_size: 64, depth: [1, 1, 1], embed_dim: [32, 48, 64]}",
     "mvitv2": "{img_size: 64, depths: [1, 1, 1, 1]}",
+    "lcnet": "{scale: 0.5}",
+    "esnet": "{ratios: [[0.5], [0.5], [0.5, 0.5]]}",
 }
 
 
@@ -128,7 +145,7 @@ def run_two_steps(name, pictures, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IMAGENET)
+@pytest.mark.parametrize("name", [*TABLE, "imagenet/castling_lcnet_vit_small", "imagenet/castling_esnet_vit_small"])
 def test_runs_two_steps_with_a_stand_in_teacher(name, pictures, tmp_path, teacher):
     weights = teacher.head.weight.clone()
     steps = run_two_steps(name, pictures, tmp_path / "run")

@@ -50,7 +50,7 @@ def test_selection_equals_a_slow_class_wise_nms(config, ties):
 
 
 def test_boxes_of_other_classes_and_beyond_the_picture_do_not_suppress_each_other():
-    boxes = torch.tensor([[-100.0, 0.0, 0.0, 50.0], [0.0, 0.0, 100.0, 50.0]])
+    boxes = torch.tensor([[-100.0, -100.0, 0.0, 0.0], [0.0, 0.0, 100.0, 100.0]])
     found = select(torch.tensor([[0.0, 0.9], [0.8, 0.0]]), boxes)
     assert found.labels.tolist() == [1, 0]
 

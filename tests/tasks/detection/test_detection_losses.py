@@ -161,17 +161,17 @@ def test_background_alone_pushes_scores_down_and_moves_no_box():
 
 
 def test_boxes_are_learned():
-    detector = tiny_detector(neck_dim=16)
+    detector = tiny_detector()
     images, targets = torch.randn(2, 3, *SIZE), targets_of("every border")
     optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-2)
     losses = []
-    for step in range(40):
-        found = detection_losses(detector(images), targets, detector.config, "atss" if step < 15 else "task_aligned")
+    for step in range(24):
+        found = detection_losses(detector(images), targets, detector.config, "atss" if step < 12 else "task_aligned")
         optimizer.zero_grad()
         found.total.backward()
         optimizer.step()
         losses.append(found.parts["giou"].item())
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_an_unknown_assigner_is_named_with_the_legal_ones():

@@ -11,7 +11,6 @@ from castling.tasks.detection.model import Detector, DetectorConfig
 
 CHANNELS = {"S": (96, 192, 384), "M": (192, 384, 768), "L": (256, 512, 1024)}  # of LCNet-ViT
 WIDTHS = {"S": (96, 2), "M": (128, 4), "L": (160, 4)}
-SIDES = {"S": 320, "M": 416, "L": 416}
 CELLS = {320: (1600, 400, 100, 25), 416: (2704, 676, 169, 49)}
 SIZES = [(1, 64, 64), (3, 96, 64), (1, 416, 416), (2, 64, 416)]
 
@@ -36,25 +35,35 @@ def layer_sizes(neck, head, size, num_classes=80):
     return layers
 
 
-@pytest.mark.parametrize("size", WIDTHS)
-@pytest.mark.parametrize("head", ["v2", "v1"])
-@pytest.mark.parametrize("neck", ["lcpan", "csppan"])
-def test_weights_and_macs_of_neck_and_head_are_those_of_the_formulas(neck, head, size):
+def unfilled_detector(neck, head, size):
     width, convs = WIDTHS[size]
     config = DetectorConfig(neck=neck, neck_dim=width, head=head, head_convs=convs)
     with torch.device("meta"):
-        detector = Detector(Backbone(CHANNELS[size]), config, num_classes=80)
-    layers = layer_sizes(neck, head, size)
+        return Detector(Backbone(CHANNELS[size]), config, num_classes=80)
+
+
+@pytest.mark.parametrize("size", WIDTHS)
+@pytest.mark.parametrize("head", ["v2", "v1"])
+@pytest.mark.parametrize("neck", ["lcpan", "csppan"])
+def test_weights_of_neck_and_head_are_those_of_the_formulas(neck, head, size):
+    detector = unfilled_detector(neck, head, size)
     weights = count_parameters(detector, "weights") - count_parameters(detector.backbone, "weights")
-    assert weights == sum(weight for weight, _ in layers)
-    cells = dict(zip(("fine", "middle", "coarse", "top", "one"), (*CELLS[SIDES[size]], 1), strict=True))
-    macs = count_macs(detector, torch.zeros(1, 3, SIDES[size], SIDES[size], device="meta")).by_module
-    assert macs["neck"] + macs["head"] == sum(weight * cells[level] for weight, level in layers)
+    assert weights == sum(weight for weight, _ in layer_sizes(neck, head, size))
+
+
+@pytest.mark.parametrize(
+    ("neck", "head", "size", "side"), [("lcpan", "v2", "S", 320), ("csppan", "v2", "L", 416), ("lcpan", "v1", "M", 416)]
+)
+def test_macs_of_neck_and_head_are_those_of_the_formulas(neck, head, size, side):
+    cells = dict(zip(("fine", "middle", "coarse", "top", "one"), (*CELLS[side], 1), strict=True))
+    images = torch.zeros(1, 3, side, side, device="meta")
+    macs = count_macs(unfilled_detector(neck, head, size), images).by_module
+    wanted = sum(weight * cells[level] for weight, level in layer_sizes(neck, head, size))
+    assert macs["neck"] + macs["head"] == wanted
 
 
 def test_the_papers_missing_weights_are_the_excitation_and_the_top_level():
-    with torch.device("meta"):
-        detector = Detector(Backbone(CHANNELS["S"]), DetectorConfig(), num_classes=80)
+    detector = unfilled_detector("lcpan", "v2", "S")
     parts = [detector.neck.top_of_input, detector.neck.top_of_output, *(x.excite for x in detector.head.levels)]
     assert sum(count_parameters(part, "weights") for part in parts) == 6 * 96**2 + 50 * 96
 

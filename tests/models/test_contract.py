@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import product
 
 import pytest
 import timm
@@ -14,7 +15,8 @@ from castling.measure import count_macs, quadratic_tensors
 SHALLOW = {"deit": {"depth": 3}, "levit": {"depth": (1, 1, 1)}, "mvitv2": {"depths": (1, 1, 1, 1)}}
 SHALLOW["esnet"] = {"ratios": ((0.5, 0.5), (0.5,), (0.5, 0.5))}
 TRANSFORMERS = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
-SMALLEST = [*TRANSFORMERS, "castling_lcnet_vit_small", "castling_esnet_vit_small"]
+HYBRIDS = ["castling_lcnet_vit_small", "castling_esnet_vit_small"]
+SMALLEST = [*TRANSFORMERS, *HYBRIDS]
 # Larger hybrids differ in widths alone, which `test_lcnet_vit.py` and `test_esnet_vit.py` count.
 MODELS = [name for name in timm.list_models("castling_*") if "net_vit" not in name or name in SMALLEST]
 # The smallest of a family stand for it in the fast tier.
@@ -107,8 +109,9 @@ def test_the_full_models_macs_are_not(name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize(
+    ("name", "state"), [*product(TRANSFORMERS, ["full", "castled"]), *product(HYBRIDS, ["castled"])]
+)
 def test_compile_captures_the_whole_graph(name, state):
     model = shallow(name).eval()
     model = castle(model) if state == "castled" else model
@@ -129,7 +132,7 @@ def test_compile_to_native_code(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", TRANSFORMERS)  # hybrids are exported for any size
 def test_export(name, state):
     model, x = shallow(name).eval(), images(64, 96)
     model = castle(model) if state == "castled" else model

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import product
 
 import pytest
 import timm
@@ -12,7 +13,8 @@ from castling.measure import count_macs, quadratic_tensors
 from castling.models.levit import SIZES
 
 TRANSFORMERS = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
-SMALLEST = [*TRANSFORMERS, "castling_lcnet_vit_small", "castling_esnet_vit_small"]
+HYBRIDS = ["castling_lcnet_vit_small", "castling_esnet_vit_small"]
+SMALLEST = [*TRANSFORMERS, *HYBRIDS]
 # Larger hybrids differ in widths alone, which `test_lcnet_vit.py` and `test_esnet_vit.py` count.
 MODELS = [name for name in timm.list_models("castling_*") if "net_vit" not in name or name in SMALLEST]
 # The smallest of a family stand for it in the fast tier.
@@ -114,8 +116,9 @@ def test_the_full_models_macs_are_not(name):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize(
+    ("name", "state"), [*product(TRANSFORMERS, ["full", "castled"]), *product(HYBRIDS, ["castled"])]
+)
 def test_compile_captures_the_whole_graph(name, state):
     """With its gradients as it is trained, without as it is used."""
     model, x = shallow(name).eval(), images(batch=1)
@@ -152,7 +155,7 @@ def test_compile_to_native_code(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["full", "castled"])
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", TRANSFORMERS)  # hybrids are exported for any size
 def test_export(name, state):
     model, x = shallow(name).eval(), images(64, 96)
     model = castle(model) if state == "castled" else model

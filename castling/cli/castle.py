@@ -12,6 +12,7 @@ from rich.table import Table
 
 from castling.cli import HelpFormatter
 from castling.conversion import Certificate
+from castling.measure.metric import headlines
 from castling.tasks.task import Batch
 from castling.training.saved import CASTLED, CERTIFICATE
 from castling.workflows.castle_run import Track, castle_run
@@ -98,13 +99,19 @@ def print_certificate(certificate: Certificate, console: Console) -> None:
 def _networks_table(certificate: Certificate) -> Table:
     table = Table("network")
     first = next(iter(certificate.networks.values()))
-    headings = [*(metric.name for metric in first.metrics), "MACs", "parameters", "same answers", "outputs differ by"]
+    headings = [
+        *(metric.name for metric in headlines(first.metrics)),
+        "MACs",
+        "parameters",
+        "same answers",
+        "outputs differ by",
+    ]
     for heading in headings:
         table.add_column(heading, justify="right")
     for name, report in certificate.networks.items():
         table.add_row(
             name,
-            *(metric.shown for metric in report.metrics),
+            *(metric.shown for metric in headlines(report.metrics)),
             f"{report.macs / 1e6:,.1f} M",
             f"{report.parameters:,}",
             f"{100 * report.agreement:.2f} %",
@@ -131,11 +138,11 @@ def _layers_table(certificate: Certificate) -> Table:
 def _sizes_table(certificate: Certificate) -> Table:
     """A line for each network at each size of the pictures."""
     table = Table("px", "network")
-    for metric in next(iter(certificate.networks.values())).metrics:
+    for metric in headlines(next(iter(certificate.networks.values())).metrics):
         table.add_column(metric.name, justify="right")
     for size, networks in certificate.sizes.items():
         for name, metrics in networks.items():
-            table.add_row(str(size), name, *(metric.shown for metric in metrics))
+            table.add_row(str(size), name, *(metric.shown for metric in headlines(metrics)))
     return table
 
 

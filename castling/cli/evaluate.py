@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from castling.cli import HelpFormatter
-from castling.measure.metric import as_values, describe_metrics
+from castling.measure.metric import as_values, describe_metrics, headlines
 from castling.tasks.task import Batch, Loader
 from castling.training.evaluation import OnDevice, best_device, evaluate
 from castling.training.saved import open_model
@@ -59,7 +59,7 @@ def run(flags: argparse.Namespace) -> None:
         return
     for name, metrics in (("as it is", found.model), ("castled", found.castled)):
         if metrics is not None:
-            shown = ", ".join(f"{metric.name} {metric.shown}" for metric in metrics)
+            shown = ", ".join(f"{metric.name} {metric.shown}" for metric in headlines(metrics))
             console.print(f"{name}: {shown}", highlight=False)
     for name, error in unreadable.items():
         console.print(f"unreadable, not counted: {name}: {error}", highlight=False, markup=False, soft_wrap=True)

@@ -37,7 +37,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--with-branch", action="store_true", help="write a model that was not castled")
     add("--int8", action="store_true", help="write a file in 8 bits as well (a run, format openvino)")
     add("--max-loss", type=float, default=0.5, metavar="X", help="what 8 bits may lose: points, or the metric's unit")
-    add("--tolerance", type=float, default=1e-4, metavar="X", help="largest difference to PyTorch's outputs")
+    add("--finished", action="store_true", help="with what is done to outputs in the file, such as choosing boxes")
+    add("--tolerance", type=float, metavar="X", help="largest difference to PyTorch's outputs (default: the task's)")
     add("--weights", type=Path, metavar="FILE", help="weights of a named model (default: random)")
     add("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     add("--data", metavar="DIR", help="another place of the run's data, for --int8")
@@ -47,7 +48,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(flags: argparse.Namespace) -> int:
     """Export, print what was verified, and quantise where asked to."""
     console = Console()
-    subject = find_subject(flags.model, flags.size, flags.batch, flags.weights, flags.checkpoint, flags.with_branch)
+    subject = find_subject(
+        flags.model, flags.size, flags.batch, flags.weights, flags.checkpoint, flags.with_branch, flags.finished
+    )
+    if flags.int8 and flags.finished:
+        raise ValueError("--int8 measures outputs as they are: leave --finished out")
     if flags.int8 and (flags.format != "openvino" or subject.task is None):
         raise ValueError(
             "--int8 needs --format openvino, and a run whose pictures it can be calibrated and measured on"
@@ -69,7 +74,7 @@ def run(flags: argparse.Namespace) -> int:
                 dynamic=not flags.static,
                 metadata=subject.metadata,
                 with_branch=flags.with_branch,
-                tolerance=flags.tolerance,
+                tolerance=subject.tolerance if flags.tolerance is None else flags.tolerance,
             )
         print_verification(seen, console)
         if flags.int8:

@@ -46,7 +46,8 @@ def run(flags: argparse.Namespace) -> int:
         bar = progress.add_task("Predicting", total=None)
         found = predictor(flags.pictures, flags.batch_size, on_batch=lambda done: progress.advance(bar, done))
     if flags.json:
-        print(json.dumps([prediction.to_json() for prediction in found]))
+        said = [prediction.to_json() for prediction in found]
+        print(json.dumps([entry for part in said for entry in (part if isinstance(part, list) else [part])]))
     else:
         for prediction in found:
             print(prediction.line())

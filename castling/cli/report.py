@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, track
 
 from castling.report.run_data import RunData, read_run
+from castling.report.run_examples import examine_run
+from castling.report.run_figures import RunFigure
 from castling.report.run_page import write_report
 from castling.report.run_speed import default_sizes, measure_run
+from castling.tasks.task import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--sizes", type=int, nargs="+", metavar="PX", help="sides of the images to measure speed at")
     parser.add_argument("--measure-again", action="store_true", help="measure speed even if speed.json is there")
     parser.add_argument("--no-speed", action="store_true", help="do not measure speed; what is there is shown")
+    parser.add_argument("--no-examples", action="store_true", help="do not let the network look at pictures again")
     parser.set_defaults(run=run)
 
 
@@ -41,8 +45,23 @@ def run(flags: argparse.Namespace) -> None:
     console = Console()
     if not flags.no_speed and not first.is_baseline:
         first = with_speed(first, console, flags.sizes, flags.measure_again)
-    for path in write_report([first, *others], flags.out or first.folder, flags.title):
+    out = flags.out or first.folder
+    examined = [] if flags.no_examples else examine(first, console, out / "figures")
+    for path in write_report([first, *others], out, flags.title, examined):
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def examine(run: RunData, console: Console, out: Path) -> list[RunFigure]:
+    """What the run's task has to show; nothing where its weights or its pictures are gone."""
+
+    def tracked(batches: Iterable[Batch], count: int) -> Iterable[Batch]:
+        return track(batches, "Looking at pictures", total=count, console=console, transient=True)
+
+    try:
+        return examine_run(run.folder, out, tracked)
+    except (ImportError, OSError, ValueError) as error:
+        logger.warning("no examples are shown: %s", error)
+        return []
 
 
 def with_speed(run: RunData, console: Console, sizes: Sequence[int] | None = None, again: bool = False) -> RunData:

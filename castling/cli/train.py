@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from castling.measure.metric import Metrics, with_values
+from castling.measure.metric import Metrics, headlines, with_values
 from castling.training import Recipe, RunFolder, load_recipe, train
 from castling.training.records import Record, StepRecord
 
@@ -80,8 +80,8 @@ def train_with_progress(
 
 
 def _shown(model: Metrics, castled: Metrics | None) -> str:
-    shown = ", ".join(f"{metric.name} {metric.shown}" for metric in model)
-    return f"{shown}; castled " + ", ".join(metric.shown for metric in castled) if castled else shown
+    shown = ", ".join(f"{metric.name} {metric.shown}" for metric in headlines(model))
+    return f"{shown}; castled " + ", ".join(metric.shown for metric in headlines(castled)) if castled else shown
 
 
 def _new_folder(recipe: str) -> Path:

@@ -40,7 +40,11 @@ def to_openvino(captured: Captured) -> Any:
     """A captured network as an OpenVINO model, with one input `image` and the outputs of its form."""
     openvino = import_extra("openvino", "export")
     pytorch = import_extra("openvino.frontend.pytorch", "export")
-    rules = {"prims.copy_strided.default": _same, "aten._upsample_bicubic2d_aa.default": _bicubic}
+    rules = {
+        "prims.copy_strided.default": _same,
+        "aten._upsample_bicubic2d_aa.default": _bicubic,
+        "torchvision.nms.default": _nms,
+    }
     with size_oblivious():
         extensions = [pytorch.ConversionExtension(name, rule) for name, rule in rules.items()]
         model = openvino.convert_model(captured.program, extension=extensions)
@@ -175,3 +179,20 @@ def _bicubic(node: Any) -> Any:
         axes=operators.constant([2, 3], dtype="int32"),
     )
     return resampled.outputs()
+
+
+def _nms(node: Any) -> Any:
+    """Non-maximum suppression, for which OpenVINO has an operator but no rule; it gives (picture, class, box)."""
+    operators = import_extra("openvino.opset13", "export")
+    boxes, scores, overlap = (node.get_input(place) for place in range(3))
+    found = operators.non_max_suppression(
+        operators.unsqueeze(boxes, operators.constant(0)),
+        operators.unsqueeze(scores, operators.constant([0, 1])),
+        operators.constant(2**31 - 1, dtype="int64"),
+        overlap,
+        box_encoding="corner",
+        sort_result_descending=True,
+        output_type="i64",
+    )
+    last = operators.gather(found.output(0), operators.constant(2), operators.constant(1))
+    return last.outputs()

@@ -20,6 +20,7 @@ class Metric:
         value: the number; a share from 0 to 1 where the unit is `%`.
         unit: what it is shown in: `%`, a word such as `px`, or nothing.
         higher_is_better: its direction.
+        detail: whether it is one of many, such as those of single classes, which lines of text leave out.
 
     Example:
         >>> accuracy, error = Metric("top1", 0.98312), Metric("error", 1.25, "px", higher_is_better=False)
@@ -33,6 +34,7 @@ class Metric:
     value: float
     unit: str = PERCENT
     higher_is_better: bool = True
+    detail: bool = False
 
     @property
     def shown(self) -> str:
@@ -69,9 +71,19 @@ def as_values(metrics: Metrics) -> dict[str, float]:
     return {metric.name: metric.value for metric in metrics}
 
 
+def headlines(metrics: Metrics) -> list[Metric]:
+    """Those that a line of text has room for."""
+    return [metric for metric in metrics if not metric.detail]
+
+
 def describe_metrics(metrics: Metrics) -> list[dict[str, Any]]:
     """All but the values, as logs have it once beside them."""
-    return [{"name": m.name, "unit": m.unit, "higher_is_better": m.higher_is_better} for m in metrics]
+    described = [{**vars(metric)} for metric in metrics]
+    for about in described:
+        del about["value"]
+        if not about["detail"]:
+            del about["detail"]
+    return described
 
 
 def with_values(described: Sequence[Mapping[str, Any]], values: Mapping[str, float]) -> list[Metric]:

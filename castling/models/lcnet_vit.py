@@ -87,6 +87,8 @@ class CastlingLcnetVit(HybridNet):
         drop_path_rate: float = 0.0,
     ) -> None:
         config = transformer_config(transformer, attention, kernel)
+        if len(num_heads) != 2:
+            raise ValueError(f"num_heads are those of two transformers; got {num_heads}")
         width, *channels = (make_divisible(base * scale) for base in (STEM_WIDTH, *(stage.width for stage in STAGES)))
         stages: list[list[nn.Module]] = [[ConvNormAct(in_chans, width, 3, stride=2, act_layer=ACT)], [], [], [], []]
         heads = iter(num_heads)

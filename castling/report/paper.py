@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from castling.config import AttentionConfig
-from castling.conversion import castle
+from castling.conversion import castle, has_castling_attention, is_castled
 from castling.measure import count_macs, count_parameters
 from castling.measure.macs import ParameterConvention
 from castling.measure.shapes import shapes_only
 from castling.models.levit import PLAIN_LEVIT
 from castling.models.levit_attention import LevitDesign, Pooling
+from castling.training import load_recipe
 
 UNITS = {"params_m": 1e6, "macs_m": 1e6, "macs_g": 1e9}
 
@@ -48,6 +49,7 @@ class PaperRow:
         row: its name there.
         build: makes the network in its inference form.
         convention: which parameters that table counts.
+        image_size: the side of the picture that its MACs are of.
         norms: whether it counts norms among the MACs.
         softmax: whether it counts softmax among the MACs.
         misfits: why a column is known not to fit, by column.
@@ -57,6 +59,7 @@ class PaperRow:
     row: str
     build: Callable[[], nn.Module]
     convention: ParameterConvention = "weights"
+    image_size: int = 224
     norms: bool = False
     softmax: bool = False
     misfits: tuple[tuple[str, str], ...] = ()
@@ -96,7 +99,7 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     comparisons = []
     for row in ROWS if rows is None else rows:
         with shapes_only():
-            model, image = row.build(), torch.empty(1, 3, 224, 224)
+            model, image = row.build(), torch.empty(1, 3, row.image_size, row.image_size)
         macs = count_macs(model, image, norms=row.norms, softmax=row.softmax).total
         counts = {"params": count_parameters(model, row.convention), "macs": macs}
         for column, unit in UNITS.items():
@@ -107,6 +110,18 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
                 error = computed / reported - 1
                 comparisons.append(Comparison(row.table, row.row, column, computed, reported, error, note))
     return comparisons
+
+
+def _of_recipe(name: str, *overrides: str) -> nn.Module:
+    """The network of a recipe for COCO's 80 classes in its inference form."""
+    task = load_recipe(name, overrides).make_task({"labels": [str(number) for number in range(80)]})
+    network = task.build_network()
+    return castle(network, inplace=True) if has_castling_attention(network) and not is_castled(network) else network
+
+
+def _detector(table: str, row: str, recipe: str, *overrides: str) -> PaperRow:
+    build, size = partial(_of_recipe, f"coco/{recipe}", *overrides), int(recipe.rpartition("_")[2])
+    return PaperRow(table, row, build, image_size=size, misfits=(("params_m", _PICODET),))
 
 
 def _castled(name: str) -> nn.Module:
@@ -139,6 +154,8 @@ def _softmax_design(pooling: Pooling, post: bool) -> LevitDesign:
     return LevitDesign(pooling, "post" if post else "pre", residual_q=post, attention=AttentionConfig.baseline())
 
 
+_PICODET = "PicoDet's excitation and P6 have 6 c^2 + 50 c weights for a neck of c channels, which are missing there"
+_PLAIN_SOFTMAX = "model.attention={kernel: softmax, output_norm: none, local_conv: none, aux: false}"
 _COPIED_ROW = "the paper's row repeats that of MViTv2-S"
 ROWS: list[PaperRow] = [
     *(
@@ -173,4 +190,21 @@ ROWS: list[PaperRow] = [
     ),
     *_design_rows("revisit", 192),
     *_design_rows("levit384", 384),
+    *(
+        _detector("coco", f"Castling-ViT-{size} (ESNet-ViT)", f"esnet_vit_{size.lower().replace('-', '_')}")
+        for size in ("S-320", "S-416", "M-416", "L-416")
+    ),
+    _detector("coco", "Castling-ViT-L-416 (LCNet-ViT)", "lcnet_vit_l_416"),
+    _detector("latency", "Castling-ViT-L-416", "lcnet_vit_l_416"),
+    *(
+        _detector(f"ablation_{size}", row, f"{recipe}_{size}", *overrides)
+        for size in ("s_320", "m_416")
+        for row, recipe, overrides in (
+            ("LCNet", "lcnet", ()),
+            ("LCNet-ViT", "lcnet_vit", (_PLAIN_SOFTMAX,)),
+            ("+ Lin.", "lcnet_vit", ("model.attention={local_conv: none, aux: false}",)),
+            ("+ Lin. + DW.", "lcnet_vit", ("model.attention={aux: false}",)),
+            ("+ Lin. + DW. + SparseAttn.", "lcnet_vit", ()),
+        )
+    ),
 ]

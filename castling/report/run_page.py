@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from castling.measure.metric import Metric
+from castling.measure.metric import Metric, headlines
 from castling.report.page_template import PAGE, card, facts_table, prose, table
 from castling.report.run_data import CASTLED, SOFTMAX, RunData
 from castling.report.run_figures import RunFigure, draw_run
@@ -30,13 +30,16 @@ from castling.report.run_text import (
 from castling.training.records import Record
 
 
-def write_report(runs: Sequence[RunData], folder: Path, title: str | None = None) -> list[Path]:
+def write_report(
+    runs: Sequence[RunData], folder: Path, title: str | None = None, examined: Sequence[RunFigure] = ()
+) -> list[Path]:
     """Write report.html, and its pictures as PNG under figures/.
 
     Args:
         runs: the run that is reported, then those that stand beside it, such as its softmax baseline.
         folder: made where needed; files of these names are replaced.
         title: headline; by default model and data.
+        examined: what the run's task has to show.
 
     Returns:
         The files written, the page first.
@@ -46,7 +49,7 @@ def write_report(runs: Sequence[RunData], folder: Path, title: str | None = None
     """
     if not runs:
         raise ValueError("runs is empty: there is nothing to report")
-    figures = draw_run(runs, folder / "figures")
+    figures = [*draw_run(runs, folder / "figures"), *examined]
     page = folder / "report.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(render_page(runs, figures, title), encoding="utf-8")
@@ -192,12 +195,12 @@ def _certificate(run: RunData) -> str:
 def _networks(certificate: dict[str, Any]) -> str:
     """A line for each network that was compared, and for each size where there are several."""
     reports = certificate["networks"]
-    names = [metric["name"] for metric in next(iter(reports.values()))["metrics"]]
+    names = [metric.name for metric in _headlines(next(iter(reports.values()))["metrics"])]
     columns = ("network", *names, "MACs", "parameters", "same answers", "largest difference", "median")
     rows = [
         (
             name,
-            *(Metric(**metric).shown for metric in report["metrics"]),
+            *(metric.shown for metric in _headlines(report["metrics"])),
             amount(report["macs"]),
             amount(report["parameters"]),
             percent(report["agreement"], 2),
@@ -209,12 +212,16 @@ def _networks(certificate: dict[str, Any]) -> str:
     compared = table(columns, rows)
     if certificate["sizes"]:
         sized = [
-            (f"{name}, {size} px", *(Metric(**metric).shown for metric in metrics))
+            (f"{name}, {size} px", *(metric.shown for metric in _headlines(metrics)))
             for size, networks in certificate["sizes"].items()
             for name, metrics in networks.items()
         ]
         compared += f"<h3>Other picture sizes</h3>{table(('network', *names), sized)}"
     return compared
+
+
+def _headlines(metrics: Sequence[dict[str, Any]]) -> list[Metric]:
+    return headlines([Metric(**metric) for metric in metrics])
 
 
 def _runs(runs: Sequence[RunData]) -> str:

@@ -13,10 +13,9 @@ from castling.tasks.task import Task
 
 TASKS: dict[str, str | type[Task]] = {
     "classification": "castling.tasks.classification.task:Classification",
+    "detection": "castling.tasks.detection.task:Detection",
     "embedding": "castling.tasks.embedding.task:Embedding",
 }
-
-FORMS = ("castling.tasks.detection.check:FORMS",)  # forms of data that can be checked before their task is in TASKS
 
 
 def find_task(name: object) -> type[Task]:
@@ -53,11 +52,7 @@ def data_forms() -> list[DataForm]:
         >>> [form.name for form in data_forms()]
         ['folder', 'coco', 'voc', 'yolo']
     """
-    forms = [form for name in TASKS for form in find_task(name).data_forms()]
-    for place in FORMS:
-        module, _, name = place.partition(":")
-        forms += getattr(importlib.import_module(module), name)
-    return forms
+    return [form for name in TASKS for form in find_task(name).data_forms()]
 
 
 __all__ = ["TASKS", "Task", "data_forms", "find_task"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import timm
 from timm.models import load_state_dict
+from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 import castling.models  # noqa: F401 - registers castling_*
@@ -93,12 +94,13 @@ def network_facts(config: NetworkConfig) -> dict[str, Any]:
     raise _no_folder(config.name)
 
 
-def make_network(config: NetworkConfig, num_outputs: int, channels: int, facts: Mapping[str, Any]) -> nn.Module:
+def make_network(config: NetworkConfig, num_outputs: int | None, channels: int, facts: Mapping[str, Any]) -> nn.Module:
     """Create the network, converted where the configuration says so, for weights that will be loaded.
 
     Args:
         config: which network.
-        num_outputs: the width of its head; 0 for features without a head.
+        num_outputs: the width of its head; 0 for features without a head, None for maps of several stages (timm's
+            `features_only`).
         channels: of the pictures.
         facts: what `network_facts` gave.
 
@@ -112,13 +114,14 @@ def make_network(config: NetworkConfig, num_outputs: int, channels: int, facts: 
 
 
 def start_network(
-    config: NetworkConfig, num_outputs: int, channels: int, facts: Mapping[str, Any], batches: Iterable[Any]
+    config: NetworkConfig, num_outputs: int | None, channels: int, facts: Mapping[str, Any], batches: Iterable[Any]
 ) -> tuple[nn.Module, nn.Module | None]:
     """Create the network as training begins: with its starting weights, and the scales of its heads if converted.
 
     Args:
         config: which network.
-        num_outputs: the width of its head; 0 for features without a head.
+        num_outputs: the width of its head; 0 for features without a head, None for maps of several stages (timm's
+            `features_only`).
         channels: of the pictures.
         facts: what `network_facts` gave.
         batches: training pictures, from which a converted network learns the scales of its heads.
@@ -150,16 +153,19 @@ def start_network(
 
 
 def _make_plain(
-    config: NetworkConfig, num_outputs: int, channels: int, facts: Mapping[str, Any], start: Path | None = None
+    config: NetworkConfig, num_outputs: int | None, channels: int, facts: Mapping[str, Any], start: Path | None = None
 ) -> nn.Module:
     if "transformers" in facts:
+        if num_outputs is None:
+            raise ValueError(
+                f"{config.name}: networks of transformers give no maps of several stages; take one of timm's"
+            )
         return make_huggingface(facts["transformers"], num_outputs, channels, config.options, start)
     ours = {name: getattr(config, name) for name in ("kernel", "attention", "design")}
+    head = {"features_only": True} if num_outputs is None else {"num_classes": num_outputs}
     try:
-        network: nn.Module = timm.create_model(
-            config.name, num_classes=num_outputs, in_chans=channels, **ours, **config.options
-        )
-    except (AssertionError, TypeError) as error:
+        network: nn.Module = timm.create_model(config.name, in_chans=channels, **head, **ours, **config.options)
+    except (AssertionError, RuntimeError, TypeError) as error:
         raise ValueError(f"{config.name} cannot be made with options {config.options}: {error}") from error
     return network
 
@@ -213,6 +219,11 @@ def _load_stage(network: nn.Module, path: str) -> None:
 def _load_start(network: Any, path: str) -> None:
     """Load weights of the same network, or of the plain one it was made from; a head of another size stays new."""
     weights = read_weights(path, "model.weights")
+    if isinstance(network, FeatureGetterNet):  # maps of stages: it has no head, and may have fewer stages
+        network, weights = (
+            network.model,
+            {name: weights[name] for name in network.model.state_dict() if name in weights},
+        )
     classifiers = (getattr(network, "pretrained_cfg", None) or {}).get("classifier") or "head"  # timm's name, or names
     heads = ("head", *([classifiers] if isinstance(classifiers, str) else classifiers))
     own = network.state_dict()

@@ -41,6 +41,18 @@ class Losses(NamedTuple):
     parts: dict[str, Tensor]
 
 
+class Moment(NamedTuple):
+    """How far a training has come; the same in all its processes.
+
+    Args:
+        step: the number of steps that are done.
+        num_steps: the number of all.
+    """
+
+    step: int
+    num_steps: int
+
+
 class Loader(Protocol):
     """Batches of a split, which can be gone through again.
 
@@ -77,8 +89,8 @@ class Prediction(Protocol):
     def line(self) -> str:
         """One line of text."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+    def to_json(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """Plain values: one entry, or several where the task's form has them."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
         """The picture with what was seen drawn into it."""
@@ -97,6 +109,44 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
+class Curves:
+    """Lines to be drawn.
+
+    Args:
+        name: of the file, without its ending.
+        title: a few words.
+        caption: what is seen.
+        x_label: what goes to the right.
+        y_label: what goes up.
+        lines: the points of each, by its name: their places to the right and up.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    y_label: str
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures to be shown together.
+
+    Args:
+        name: of the file, without its ending.
+        title: a few words.
+        caption: what is seen.
+        pictures: each with a line of text.
+    """
+
+    name: str
+    title: str
+    caption: str
+    pictures: Sequence[tuple[Image.Image, str]]
+
+
+@dataclass(frozen=True)
 class Deployment:
     """How a network is used outside of here.
 
@@ -105,12 +155,17 @@ class Deployment:
         preprocessing: how a picture becomes its input, as plain values, such as `mean` and `std`.
         outputs: a name for each leaf of its output tree, in order; by default the tree's own names.
         facts: what gives its outputs a meaning, as plain values, such as the names of classes.
+        finish: makes a network that also does what is done to outputs before they are used, such as the choice among
+            boxes; None where nothing is.
+        tolerance: the largest difference of outputs that means nothing, in their unit.
     """
 
     example: Tensor
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[str, ...] | None = None
     facts: Facts = field(default_factory=dict)
+    finish: Callable[[nn.Module], nn.Module] | None = None
+    tolerance: float = 1e-4
 
 
 class Task(ABC):
@@ -199,6 +254,10 @@ class Task(ABC):
             workers: the number of reading processes.
         """
 
+    def at_moment(self, batch: Batch, moment: Moment) -> Batch:
+        """A training batch as it is wanted at this moment of a training, such as at another size; as it came."""
+        return batch
+
     @abstractmethod
     def losses(self, network: nn.Module, batch: Batch) -> Losses:
         """The losses of a training batch."""
@@ -222,6 +281,15 @@ class Task(ABC):
     @abstractmethod
     def deployment(self) -> Deployment:
         """How the network is used outside of here."""
+
+    def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Curves | Gallery]:
+        """What a report shows of a network beside its metrics; nothing, where a task has nothing to show.
+
+        Args:
+            network: in evaluation mode.
+            batches: the validation pictures in order, on the network's device.
+        """
+        return ()
 
     def write_answers(self, network: nn.Module, batches: Iterable[Batch], folder: Path) -> int:
         """Write what the network says of training pictures, for a student of the same task to learn from.

@@ -19,7 +19,7 @@ from castling.conversion import ConvertedAttention, has_castling_attention
 from castling.measure.macs import count_parameters
 from castling.tasks.batches import Shard
 from castling.tasks.imitation import Imitation, ImitationName
-from castling.tasks.task import Batch, Losses, Task
+from castling.tasks.task import Batch, Losses, Moment, Task
 from castling.training.config import TrainingConfig
 from castling.training.recipe import Recipe
 
@@ -37,12 +37,12 @@ class Learner(nn.Module):
 
     def __init__(self, network: nn.Module, task: Task, imitate: ImitationName | None) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.at_moment = network, task.at_moment
         self.losses = task.losses if imitate is None else Imitation(task, imitate)
 
-    def forward(self, batch: Batch) -> Losses:
-        """The losses of a batch."""
-        return self.losses(self.network, batch)
+    def forward(self, batch: Batch, moment: Moment) -> Losses:
+        """The losses of a batch at a moment of training."""
+        return self.losses(self.network, self.at_moment(batch, moment))
 
 
 def make_accelerator(recipe: Recipe, folder: Path | str) -> Accelerator:

@@ -25,7 +25,7 @@ from castling.conversion.mask_advice import mask_advice
 from castling.measure.metric import as_values, describe_metrics
 from castling.measure.occupancy import Occupancy, last_occupancy
 from castling.tasks.batches import Shard, seed_everything
-from castling.tasks.task import Batch, Unreadable
+from castling.tasks.task import Batch, Moment, Unreadable
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.recipe import Recipe
@@ -208,12 +208,13 @@ class Trainer:
     def _backward(self, micro_batches: list[Batch]) -> tuple[float, dict[str, torch.Tensor]]:
         """Add up all gradients; returns the mean loss over parts and processes, and what the last was made of."""
         self.learner.train()
+        moment = Moment(self.state.progress.step, self.num_steps)
         total = torch.zeros((), device=self.device)
         parts: dict[str, torch.Tensor] = {}
         for number, batch in enumerate(micro_batches, start=1):
             with self.accelerator.no_sync(self.learner) if number < len(micro_batches) else nullcontext():
                 with self.accelerator.autocast():
-                    losses = self.learner(send_to_device(batch, self.device))
+                    losses = self.learner(send_to_device(batch, self.device), moment)
                 self.accelerator.backward(losses.total / len(micro_batches))
             total += losses.total.detach() / len(micro_batches)
             parts = {name: value.detach() for name, value in losses.parts.items()}

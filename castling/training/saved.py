@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,7 +15,8 @@ from torch import nn
 from castling.config import check_choice
 from castling.conversion import BlendSchedule, castle
 from castling.measure.occupancy import Occupancy
-from castling.tasks.task import Task
+from castling.settings import from_mapping
+from castling.tasks.task import Picture, Prediction, Task
 from castling.training.checkpoint import load_best, load_last
 from castling.training.recipe import Recipe
 from castling.training.run_folder import FACTS, NETWORK, RunFolder, write_file
@@ -40,6 +42,19 @@ class SavedModel:
     recipe: Recipe
     task: Task
     step: int | None = None
+
+    def predict(self, pictures: Picture | Sequence[Picture], **options: Any) -> Sequence[Prediction]:
+        """What the network sees in pictures.
+
+        Args:
+            pictures: one or several paths, folders, PIL images, arrays or tensors.
+            **options: what the task lets one choose, such as `top` of a classifier.
+
+        Raises:
+            ValueError: for an option that the task does not have, or something that is no picture.
+        """
+        chosen: Any = from_mapping(self.task.PredictConfig, options)
+        return self.task.predictor(self.network, chosen)(pictures)
 
 
 def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:

@@ -38,6 +38,7 @@ class Subject:
         example: an input of the size that it is made for.
         metadata: how to use it.
         out: where the file goes by default, without its ending.
+        tolerance: the largest difference of outputs that means nothing.
         task: of its run, where there is one.
     """
 
@@ -45,6 +46,7 @@ class Subject:
     example: Tensor
     metadata: Metadata
     out: Path
+    tolerance: float = 1e-4
     task: Task | None = None
 
 
@@ -55,6 +57,7 @@ def find_subject(
     weights: Path | None = None,
     checkpoint: Which | None = None,
     with_branch: bool = False,
+    finished: bool = False,
 ) -> Subject:
     """Open the run, or make the model of this name.
 
@@ -65,9 +68,10 @@ def find_subject(
         weights: of a named model; random where None.
         checkpoint: which weights of a run that was not castled.
         with_branch: whether a run is taken with its branch, even if it was castled.
+        finished: whether what is done to outputs before they are used is part of the network.
 
     Raises:
-        ValueError: if there is neither, a run was not castled, or weights do not fit.
+        ValueError: if there is neither, a run was not castled, weights do not fit, or nothing is done to outputs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1; got {batch}")
@@ -75,6 +79,8 @@ def find_subject(
     if not folder.exists():
         if "/" in name:
             raise ValueError(f"there is no run folder {name}")
+        if finished:
+            raise ValueError(f"--finished is for a run, whose task knows what is done to outputs; got {name}")
         return _named(name, size, batch, weights, with_branch)
     if weights is not None:
         raise ValueError("--weights is for a named model; a run has its own")
@@ -86,8 +92,13 @@ def find_subject(
     deployment = saved.task.deployment()
     _, channels, *sides = deployment.example.shape
     deployment = replace(deployment, example=torch.zeros(batch, channels, *(size or sides)))
-    metadata = describe_deployment(saved.network, deployment, saved.recipe.task)
-    return Subject(saved.network, deployment.example, metadata, folder / "model", saved.task)
+    network = saved.network
+    if finished:
+        if deployment.finish is None:
+            raise ValueError(f"--finished: nothing is done to outputs of the task {saved.recipe.task}")
+        network = deployment.finish(network).eval()
+    metadata = describe_deployment(network, deployment, saved.recipe.task)
+    return Subject(network, deployment.example, metadata, folder / "model", deployment.tolerance, saved.task)
 
 
 def _named(name: str, size: Size | None, batch: int, weights: Path | None, with_branch: bool) -> Subject:

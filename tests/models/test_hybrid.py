@@ -101,6 +101,8 @@ def test_options_reach_the_transformers():
     assert model.head_drop.p == 0.2
     with pytest.raises(ValueError, match="num_heads must divide dim; got dim=192, num_heads=7"):
         timm.create_model(NAMES[0], num_heads=(7, 16))
+    with pytest.raises(ValueError, match=r"num_heads are those of two transformers; got \(8,\)"):
+        timm.create_model(NAMES[0], num_heads=(8,))
 
 
 def test_other_layouts_of_features_are_refused():

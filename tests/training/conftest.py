@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from box_pictures import box_recipe, write_boxes
 from sklearn.datasets import load_digits
 
 from castling.settings import with_overrides
@@ -52,9 +53,38 @@ def few_digits(tmp_path_factory):
     return folder
 
 
+class Micro:
+    """Makes a recipe, with overrides as on the command line.
+
+    Attributes:
+        calm: overrides without which several processes draw other numbers than one.
+        as_two: overrides with which one process works as two do: batch norms see half a batch each.
+    """
+
+    def __init__(self, content, calm=(), as_two=()):
+        self.content, self.calm, self.as_two = content, calm, as_two
+
+    def __call__(self, *overrides):
+        return parse_recipe(with_overrides(copy.deepcopy(self.content), list(overrides)))
+
+
 @pytest.fixture
 def micro(few_digits):
-    """Makes the recipe, with overrides as on the command line."""
-    return lambda *overrides: parse_recipe(
-        with_overrides(copy.deepcopy(MICRO), [f"data.root={few_digits}", *overrides])
-    )
+    """Makes the recipe of a classifier."""
+    content = {**MICRO, "data": {**MICRO["data"], "root": str(few_digits)}}
+    return Micro(content, calm=("augment.mixup=0", "model.options.drop_rate=0"))
+
+
+@pytest.fixture(scope="session")
+def few_boxes(tmp_path_factory):
+    """16 pictures with boxes to train on and 8 to evaluate: two steps an epoch."""
+    pytest.importorskip("faster_coco_eval")
+    return write_boxes(tmp_path_factory.mktemp("few_boxes") / "coco")
+
+
+@pytest.fixture(params=["classification", "detection"])
+def any_micro(request, micro):
+    """Makes the recipe of each task in turn."""
+    if request.param == "classification":
+        return micro
+    return Micro(box_recipe(request.getfixturevalue("few_boxes")), as_two=("training.accumulate=2",))

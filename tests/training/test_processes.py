@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from castling.training import RunFolder, train
 from castling.training.checkpoint import load_last
 from castling.training.recipe import recipe_text
 
-CALM = ("augment.mixup=0", "model.options.drop_rate=0")
 # Adam makes a whole step of a gradient that is but noise; this one keeps small differences small.
 STEADY = "training.optimizer={name: momentum, momentum: 0.9, weight_decay: 0.01}"
 
@@ -26,28 +26,33 @@ def torchrun(processes, *arguments):
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_losses_of_one_and_one_goes_on(micro, tmp_path):
-    recipe = micro(*CALM, STEADY, "training.max_steps=5")
-    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+def test_two_processes_have_the_losses_of_one_and_one_goes_on(any_micro, tmp_path):
+    whole = any_micro(*any_micro.calm, STEADY, "training.max_steps=6")
+    part = replace(whole, training=replace(whole.training, max_steps=3))
+    (tmp_path / "recipe.yaml").write_text(recipe_text(part))
     torchrun(2, "train", tmp_path / "recipe.yaml", "--out", tmp_path / "two")
-    train(recipe, tmp_path / "one")
+    alone = any_micro(*any_micro.calm, STEADY, *any_micro.as_two, "training.max_steps=3")
+    train(alone, tmp_path / "one")
     runs = [RunFolder(tmp_path / name) for name in ("two", "one")]
     for ours, theirs in zip(*(run.steps() for run in runs), strict=True):
         assert ours.step == theirs.step
         assert ours.loss == pytest.approx(theirs.loss, abs=1e-4)
-        assert ours.occupancy["blocks.0.attn"] == pytest.approx(theirs.occupancy["blocks.0.attn"], abs=1e-3)
-    for ours, theirs in zip(*(run.evals() for run in runs), strict=True):
-        assert [metric.value for metric in ours.model] == pytest.approx([m.value for m in theirs.model], abs=1e-4)
+        assert list(ours.occupancy) == list(theirs.occupancy)
+        for layer, found in ours.occupancy.items():
+            assert found == pytest.approx(theirs.occupancy[layer], abs=1e-3)
+    if not any_micro.as_two:  # batch norms are evaluated by what the first process has seen
+        for ours, theirs in zip(*(run.evals() for run in runs), strict=True):
+            assert [metric.value for metric in ours.model] == pytest.approx([m.value for m in theirs.model], abs=1e-4)
 
-    whole = micro(*CALM, STEADY)
     for run in runs:
         (run.path / "config.yaml").write_text(recipe_text(whole))  # now to the end, on one process
         train(whole, run.path, resume=True)
     ends = [load_last(run.checkpoints) for run in runs]
-    assert [end.step for end in ends] == [6, 6]
+    assert ends[0].step == ends[1].step > 3
     for kind in ("model", "ema"):
         for name, value in ends[0].weights[kind].items():
-            torch.testing.assert_close(value, ends[1].weights[kind][name], atol=1e-5, rtol=0)
+            if "running" not in name and "tracked" not in name:  # statistics of batch norms are those that the first process sees
+                torch.testing.assert_close(value, ends[1].weights[kind][name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow
@@ -55,7 +60,7 @@ def test_two_processes_move_a_converted_network_over(micro, tmp_path):
     """At blend 0 its convolutions have no gradient, which processes must agree on."""
     converted = ("model.name=vit_tiny_patch16_224", "model.convert={calibrate: 0}", "training.threshold=null")
     blend = "training.blend={kind: linear, start: 0.0, end: 1.0, until: 0.9}"
-    recipe = micro(*CALM, *converted, blend, "training.max_steps=3")
+    recipe = micro(*micro.calm, *converted, blend, "training.max_steps=3")
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
     assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "two") == [0, 0]
     train(recipe, tmp_path / "one")
@@ -69,11 +74,11 @@ def test_two_processes_learn_from_the_original_as_one(micro, tmp_path, what):
     """The stages of a conversion: their losses call parts of the network, and processes must agree all the same."""
     converted = ("model.name=vit_tiny_patch16_224", "model.convert={calibrate: 0}", "training.threshold=null")
     settings = (STEADY, "training.blend={kind: fixed, start: 1.0}", f"imitate={what}", "training.max_steps=3")
-    recipe = micro(*CALM, *converted, *settings)
+    recipe = micro(*micro.calm, *converted, *settings)
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
     assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "two") == [0, 0]
     halves = "training.accumulate=2"  # relative errors of half batches are not those of whole ones
-    train(micro(*CALM, *converted, *settings, halves), tmp_path / "one")
+    train(micro(*micro.calm, *converted, *settings, halves), tmp_path / "one")
     runs = [RunFolder(tmp_path / name) for name in ("two", "one")]
     two, one = ([record.loss for record in run.steps()] for run in runs)
     assert two == pytest.approx(one, rel=1e-4)
@@ -84,4 +89,4 @@ def test_two_processes_learn_from_the_original_as_one(micro, tmp_path, what):
 
 def test_a_batch_that_processes_cannot_share_is_refused(micro, tmp_path):
     with pytest.raises(ValueError, match="batch_size 32 does not split into 3 processes"):
-        micro(*CALM).make_task().loader("train", 32, seed=0, shard=Shard(0, 3))
+        micro(*micro.calm).make_task().loader("train", 32, seed=0, shard=Shard(0, 3))

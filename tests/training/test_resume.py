@@ -35,8 +35,9 @@ def train_or_go_on(recipe_file, folder):
 
 
 @pytest.mark.slow
-def test_ten_kills_at_random_points_change_nothing(micro, tmp_path):
-    recipe = micro("training.epochs=30", "training.checkpoint_every=2", "training.accumulate=2")
+def test_ten_kills_at_random_points_change_nothing(any_micro, tmp_path):
+    often = ("training.epochs=30", "training.checkpoint_every=2", "training.accumulate=2", "training.evaluate_every=3")
+    recipe = any_micro(*often)
     recipe_file = tmp_path / "recipe.yaml"
     recipe_file.write_text(recipe_text(recipe))
 

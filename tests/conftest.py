@@ -1,3 +1,4 @@
+import gc
 import os
 import time
 
@@ -9,6 +10,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores: one thread 
 
 import pytest
 import torch
+
+# Compilers leave millions of objects behind; to look through all of them again and again takes minutes.
+gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

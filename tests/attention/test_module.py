@@ -159,8 +159,11 @@ class TestTools:
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("fresh_compiler")
-    def test_compile_whole(self, block, x):
-        torch.testing.assert_close(torch.compile(block, fullgraph=True)(x), block(x), atol=1e-5, rtol=1e-5)
+    def test_compile_whole(self, block, x, batch, local_conv):
+        """Into native code in half of the cases, with either batch and either convolution: a compiler is slow."""
+        backend = "inductor" if (batch == 1) == (local_conv == "tokens") else "aot_eager"
+        compiled = torch.compile(block, fullgraph=True, backend=backend)
+        torch.testing.assert_close(compiled(x), block(x), atol=1e-5, rtol=1e-5)
 
     def test_export(self, block, x):
         program = torch.export.export(block, (x,))

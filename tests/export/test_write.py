@@ -14,21 +14,27 @@ from castling.tasks.task import Deployment
 pytestmark = pytest.mark.slow
 
 FILES = ("model.onnx", "model.xml", "model.pt2")
-SLOWER = [*(pytest.param(name, marks=pytest.mark.slow) for name in FILES[:2]), FILES[2]]
 
 
-@pytest.mark.parametrize("name", SLOWER)
-def test_a_file_says_what_it_is(name, deit, images, tmp_path):
-    seen = export(deit, tmp_path / "new" / name, images, dynamic=False)
-    assert seen.path == tmp_path / "new" / name
-    written = {path.name for path in seen.path.parent.iterdir()}
-    assert written == ({name, "model.bin"} if name == "model.xml" else {name})
+def test_a_file_says_what_it_is(deit, images, tmp_path):
+    seen = export(deit, tmp_path / "new" / "model.pt2", images, dynamic=False)
+    assert seen.path == tmp_path / "new" / "model.pt2"
     metadata = read_metadata(seen.path)
     assert (metadata.task, metadata.family, metadata.image_size) == (None, "deit", (32, 32))
     assert metadata.preprocessing["mean"] == [0.485, 0.456, 0.406]
     assert (metadata.outputs, metadata.form) == (("output",), "output")
     assert (metadata.dynamic, metadata.side_step) == ((), 4)
     assert metadata.castled is True
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_but_the_file_is_written(name, pair, images, tmp_path):
+    seen = export(pair, tmp_path / "new" / name, images, dynamic=False)
+    written = {path.name for path in seen.path.parent.iterdir()}
+    assert written == ({name, "model.bin"} if name == "model.xml" else {name})
+    metadata = read_metadata(seen.path)
+    assert (metadata.image_size, metadata.dynamic, metadata.castled) == ((32, 32), (), None)
+    assert metadata.outputs == ("tokens", "maps.0", "maps.1")
 
 
 def test_what_a_task_says_is_kept(deit, tmp_path):
@@ -48,22 +54,33 @@ def test_a_network_of_one_size_is_free_in_the_batch(tmp_path):
     assert read_metadata(seen.path).castled is None
 
 
-@pytest.mark.parametrize("name", SLOWER)
-def test_a_branch_is_refused_unless_wanted(name, tiny, images, tmp_path):
-    model = tiny("deit")
+def test_a_branch_is_refused_unless_wanted(tiny, images, tmp_path):
+    model, path = tiny("deit"), tmp_path / "model.pt2"
     with pytest.raises(ValueError, match=r"1 auxiliary branches are left, such as that of 'blocks.0.attn'"):
-        export(model, tmp_path / name, images)
+        export(model, path, images)
     assert not list(tmp_path.iterdir())
-    seen = export(model, tmp_path / name, images, dynamic=False, with_branch=True)
+    seen = export(model, path, images, dynamic=False, with_branch=True)
     assert seen.num_softmax == 1
     assert any("-> (1, 2, " in line for line in seen.quadratic)
     assert read_metadata(seen.path).castled is False
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES[:2])
-def test_the_softmax_twin_is_seen_to_be_quadratic(name, tiny, images, tmp_path):
-    seen = export(tiny("deit", kernel="softmax"), tmp_path / name, images, dynamic=False)
+class SoftmaxTokens(nn.Module):
+    """The attention of every plain transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 8, 8)
+        self.qkv = nn.Linear(24, 72)
+
+    def forward(self, images):
+        q, k, v = self.qkv(self.patches(images).flatten(2).transpose(1, 2)).unsqueeze(1).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_softmax_attention_is_seen_to_be_quadratic(name, images, tmp_path):
+    seen = export(SoftmaxTokens(), tmp_path / name, images, dynamic=False)
     assert seen.num_softmax == 1
     assert seen.quadratic
 

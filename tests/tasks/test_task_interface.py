@@ -7,6 +7,7 @@ from torch import nn
 from castling.tasks import TASKS, Task, find_task
 from castling.tasks.classification.data import DataConfig
 from castling.tasks.classification.task import Classification, ClassificationConfig
+from castling.tasks.detection.task import Detection
 from castling.tasks.embedding.task import Embedding
 from castling.tasks.networks import NetworkConfig
 from castling.tasks.preparation import PictureConfig
@@ -41,7 +42,11 @@ class Shade(Task):
 
 
 def test_tasks_are_found_by_name_or_by_their_class():
-    assert {name: find_task(name) for name in TASKS} == {"classification": Classification, "embedding": Embedding}
+    assert {name: find_task(name) for name in TASKS} == {
+        "classification": Classification,
+        "detection": Detection,
+        "embedding": Embedding,
+    }
     assert find_task(f"{__name__}:Shade") is Shade
 
 
@@ -49,7 +54,7 @@ def test_tasks_are_found_by_name_or_by_their_class():
     ("name", "message"),
     [
         ("clasification", "unknown task 'clasification': did you mean 'classification'"),
-        (None, r"unknown task None.*'classification', 'embedding'"),
+        (None, r"unknown task None.*'classification', 'detection', 'embedding'"),
         ("castling.nowhere:Task", "there is no task 'castling.nowhere:Task'"),
         ("castling.tasks:Nothing", "there is no task 'castling.tasks:Nothing'"),
         ("castling.config:AttentionConfig", "'castling.config:AttentionConfig' is no castling.tasks.Task"),

@@ -57,6 +57,7 @@ def count_mistakes(picture: Judged) -> tuple[int, int]:
     """Objects that were missed, and boxes where there is no such object.
 
     Example:
+        >>> import torch
         >>> from castling.tasks.detection.annotations import Objects
         >>> from castling.tasks.detection.decoding import Found
         >>> box, label = torch.tensor([[0.0, 0.0, 9.0, 9.0]]), torch.tensor([0])

@@ -78,12 +78,11 @@ def headlines(metrics: Metrics) -> list[Metric]:
 
 def describe_metrics(metrics: Metrics) -> list[dict[str, Any]]:
     """All but the values, as logs have it once beside them."""
-    described = [{**vars(metric)} for metric in metrics]
-    for about in described:
-        del about["value"]
-        if not about["detail"]:
-            del about["detail"]
-    return described
+    return [
+        {"name": metric.name, "unit": metric.unit, "higher_is_better": metric.higher_is_better}
+        | ({"detail": True} if metric.detail else {})
+        for metric in metrics
+    ]
 
 
 def with_values(described: Sequence[Mapping[str, Any]], values: Mapping[str, float]) -> list[Metric]:

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from box_pictures import box_recipe, write_boxes
+from PIL import Image
 
 from castling.cli.main import main
 from castling.tasks.detection.decoding import select
@@ -98,6 +99,11 @@ def test_it_is_reported(castled_folder):
     assert main(["report", str(castled_folder.parent), "--sizes", "64", "96"]) == 0
     page = (castled_folder.parent / "report.html").read_text()
     assert "ap50" in page
+    for title in ("Precision over recall", "Examples", "Most mistakes"):
+        assert title in page
+    assert Image.open(castled_folder.parent / "figures" / "worst.png").width > 2 * 2 * 64
+    assert main(["report", str(castled_folder.parent), "--no-speed", "--no-examples"]) == 0
+    assert "Most mistakes" not in (castled_folder.parent / "report.html").read_text()
 
 
 def test_twenty_pictures_are_learned_by_heart(tmp_path):

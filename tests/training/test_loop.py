@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from castling.measure.metric import Metric
+from castling.tasks.classification.task import Classification
+from castling.tasks.task import Moment
 from castling.training import RunFolder, loop, train
 from castling.training.checkpoint import checkpoint_folders, load_best, load_checkpoint, load_last
 from castling.training.evaluation import Evaluation
@@ -175,3 +177,19 @@ def test_a_batch_larger_than_the_data_is_refused_before_anything_is_written(micr
     with pytest.raises(ValueError, match="between 1 and the 96 examples; got 500"):
         train(micro("training.batch_size=500"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_is_told_the_moment_of_each_batch(micro, tmp_path, monkeypatch):
+    moments = []
+
+    def at_moment(self, batch, moment):
+        moments.append(moment)
+        return {**batch, "image": batch["image"] * 0}
+
+    monkeypatch.setattr(Classification, "at_moment", at_moment)
+    train(micro("training.accumulate=2", "training.max_steps=2"), tmp_path / "dark")
+    assert moments == [Moment(0, 6), Moment(0, 6), Moment(1, 6), Moment(1, 6)]
+    monkeypatch.undo()
+    train(micro("training.accumulate=2", "training.max_steps=2"), tmp_path / "light")
+    dark, light = (RunFolder(tmp_path / name).steps()[0].loss for name in ("dark", "light"))
+    assert dark != light

@@ -130,6 +130,7 @@ def test_against_an_onnx_file(tmp_path):
     assert "relu.onnx takes an image [1, 3, 64, 64], not [1, 3, 80, 80]" in other["notes"]
 
 
+@pytest.mark.slow
 def test_attention_writes_a_row_per_kernel_and_the_crossovers(tmp_path, capsys):
     threads = torch.get_num_threads()
     flags = ("--tokens", 16, 64, "--head-dims", 8, 16, "--threads", 1, 2, "--heads", 1)

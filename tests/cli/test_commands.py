@@ -138,6 +138,7 @@ def test_bad_input_is_said_with_exit_code_2(arguments, message, tmp_path, capsys
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_error_is_one_line():
     result = run("models", "resnet")
     assert result.returncode == 2

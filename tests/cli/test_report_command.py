@@ -37,6 +37,7 @@ def sizes_of(folder):
     return [row["size"] for row in read_run(folder).speed["rows"]]
 
 
+@pytest.mark.slow
 def test_the_verb_measures_once(measured, tmp_path, capsys):
     folder = make_run(tmp_path / "run")
     assert command(folder) == 0

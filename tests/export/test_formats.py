@@ -12,6 +12,8 @@ from castling.measure.trees import named_leaves
 
 SIDES = {"deit": 32, "levit": 64, "mvitv2": 64}
 FILES = [f"model{form.suffixes[0]}" for form in FORMATS.values()]
+# torch's own format stands for all in the fast tier.
+BY_FORMAT = [name if name.endswith(".pt2") else pytest.param(name, marks=pytest.mark.slow) for name in FILES]
 
 
 @pytest.fixture(
@@ -29,7 +31,7 @@ def test_batch_height_and_width_are_free(captured):
     assert captured[1].dynamic == ("batch", "height", "width")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", BY_FORMAT)
 def test_a_file_equals_pytorch_at_any_size(captured, name, tmp_path):
     model, graph, side = captured
     path = tmp_path / name
@@ -48,7 +50,7 @@ def test_a_file_equals_pytorch_at_any_size(captured, name, tmp_path):
     assert read_metadata(path) == metadata
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", BY_FORMAT)
 @pytest.mark.parametrize("outputs", [(), ("words", "grid", "mean")])
 def test_a_file_gives_the_tree_of_the_network(pair, images, name, outputs, tmp_path):
     seen = export(pair, tmp_path / name, images, metadata=describe_network(pair, images, outputs=outputs))
@@ -64,6 +66,7 @@ def test_a_file_gives_the_tree_of_the_network(pair, images, name, outputs, tmp_p
     assert metadata.outputs == (outputs or ("tokens", "maps.0", "maps.1")) == names_in(metadata.form)
 
 
+@pytest.mark.slow
 def test_outputs_have_their_names_in_the_engines(pair, images, tmp_path):
     import onnxruntime
 

@@ -49,7 +49,10 @@ def counts(size, side, has_transformers):
     return tuple(map(sum, zip(*blocks, strict=True)))
 
 
-@pytest.mark.parametrize(("size", "side"), [("small", 320), ("small", 416), ("medium", 416), ("large", 416)])
+LARGER = [pytest.param(size, 416, marks=pytest.mark.slow) for size in ("small", "medium", "large")]
+
+
+@pytest.mark.parametrize(("size", "side"), [("small", 320), *LARGER])
 def test_exact_counts_of_the_backbones(size, side):
     with torch.device("meta"):
         image = torch.empty(1, 3, side, side)

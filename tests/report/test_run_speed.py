@@ -15,6 +15,7 @@ def folders(tmp_path_factory):
     return {attention: train_run(runs / attention, attention) for attention in ("castling", "converted")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["castling", "converted"])
 def test_the_castled_network_is_measured_beside_softmax_and_kept(folders, attention):
     done = []

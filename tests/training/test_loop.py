@@ -62,6 +62,7 @@ def test_schedules_reach_the_log(micro, tmp_path):
     assert thresholds == pytest.approx([0.05 + 0.95 * step / 9 for step in range(9)])
 
 
+@pytest.mark.slow
 def test_the_loss_falls(micro, tmp_path):
     plain = "augment={crop_scale: null, flip: 0, color_jitter: 0, auto_augment: null, erasing: 0, mixup: 0, cutmix: 0}"
     rate = "training.learning_rate={kind: constant, peak: 0.01}"

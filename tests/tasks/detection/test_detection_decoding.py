@@ -100,6 +100,7 @@ class Dense(nn.Module):
         return {"scores": cells[..., :2].sigmoid(), "boxes": torch.cat([low, low + 30 * cells[..., 4:].exp()], dim=-1)}
 
 
+@pytest.mark.slow
 def test_a_graph_with_selection_is_right_at_every_size_in_torch_and_onnx_runtime():
     network = DetectorWithSelection(Dense(), SelectConfig(score=0.5, before=100, at_most=15)).eval()
     captured = capture(network, torch.zeros(1, 3, 64, 64))

@@ -117,9 +117,8 @@ def test_outputs_are_float32_under_autocast():
     assert {x.dtype for x in outputs.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    "options", [{"neck": "lcpan", "head": "v2"}, pytest.param({"neck": "csppan", "head": "v1"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"neck": "lcpan", "head": "v2"}, {"neck": "csppan", "head": "v1"}])
 def test_one_graph_is_right_at_every_size(options):
     detector = with_some_scores(tiny_detector(**options))
     captured = capture(detector, torch.zeros(1, 3, 64, 64))
@@ -130,6 +129,7 @@ def test_one_graph_is_right_at_every_size(options):
         torch.testing.assert_close(run(images), detector(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_detector_compiles_into_one_graph(fresh_compiler):
     detector, images = tiny_detector(), torch.randn(3, 3, 96, 416)  # in training, where it gives most
     compiled = torch.compile(detector, fullgraph=True, backend="eager")

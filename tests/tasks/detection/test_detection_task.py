@@ -99,6 +99,7 @@ def test_the_step_decides_the_size_and_progress_the_assigner(make):
     assert torch.equal(again["image"], seen[3]["image"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["v1", "v2"])
 def test_losses_fall(make, head):
     task = make(detector={"head": head})

@@ -20,6 +20,10 @@ TITLES = {
     "imagenet": "Castling-ViT over SOTA baselines on ImageNet",
     "revisit": "Attention design, LeViT-192",
     "levit384": "Attention design, LeViT-384",
+    "coco": "Detection, COCO",
+    "latency": "Latency of detectors",
+    "ablation_s_320": "What each part of Castling adds, S-320",
+    "ablation_m_416": "What each part of Castling adds, M-416",
 }
 LABELS = {"params_m": "params, M", "macs_m": "MACs, M", "macs_g": "MACs, G"}
 

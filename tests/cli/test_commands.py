@@ -95,6 +95,10 @@ def test_bench_attention_prints_a_row_per_number_of_tokens(capsys):
     assert [row[1].strip() for row in rows] == ["2 M", "6 M"]
 
 
+def test_every_table_that_is_counted_has_a_title():
+    assert {row.table for row in paper.ROWS} == set(paper.TITLES)
+
+
 def test_paper_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     few = [row for row in paper.ROWS if row.row in ("Castling-DeiT-B", "Castling-MViTv2-S")]
     monkeypatch.setattr(paper, "ROWS", few)

@@ -194,6 +194,7 @@ def test_a_batch_is_padded_with_label_minus_one():
     assert batch["size"].tolist() == [[120, 160]] * 3
     assert batch["index"].tolist() == [0, 1, 2]
     assert collate(examples[1:2])["boxes"].shape == (1, 0, 4)
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)  # convolutions follow their input
 
 
 @pytest.mark.parametrize("name", ["crop", "flip", "color"])

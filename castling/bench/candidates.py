@@ -15,8 +15,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from castling.bench.subjects import build_subject, is_subject, recipe_of
 from castling.config import check_choice
-from castling.conversion import castle
+from castling.conversion import castle, softmax_twin_of
 from castling.conversion.folding import optimize
 from castling.export.engines import ENGINES, EngineName, on_engine
 from castling.export.onnx import onnx_session
@@ -33,7 +34,7 @@ class Setting:
     """One row: a model at an image size, with a patch size, in an engine.
 
     Args:
-        model: name of a Castling model.
+        model: name of a Castling model, a run, or a recipe whose data is there.
         size: side of the square image in pixels.
         patch: side of a patch; for the others than DeiT, the stride of their first attention.
         engine: a name in `castling.export.engines.ENGINES`.
@@ -52,7 +53,8 @@ class Setting:
     engine: EngineName = "eager"
 
     def __post_init__(self) -> None:
-        check_choice("model", self.model, NAMES)
+        if not is_subject(self.model):
+            check_choice("model", self.model, NAMES)
         check_choice("engine", self.engine, ENGINES)
         if self.size < 1 or self.patch < 1:
             raise ValueError(f"sizes and patches must be at least 1; got {self.size} and {self.patch}")
@@ -67,13 +69,21 @@ class Setting:
     @property
     def options(self) -> dict[str, int]:
         """Keywords with which the model is made."""
-        if self.model in HYBRIDS:  # convolutions take any size, and no such argument
+        if self.model in HYBRIDS or is_subject(self.model):  # convolutions take any size, and no such argument
             return {}
         return {"img_size": self.size, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
 
+    def image(self) -> Tensor:
+        """An input of its size, of noise."""
+        channels = recipe_of(self.model).settings.data.channels if is_subject(self.model) else 3
+        return torch.randn(1, channels, self.size, self.size)
+
 
 def patch_of(model: str) -> int:
-    """Patch size of a model as it is registered."""
+    """Patch size of a model as it is registered, or as its run or recipe has it."""
+    if is_subject(model):
+        network = recipe_of(model).settings.model
+        return int(network.options.get("patch_size", patch_of(network.name)))
     if model in esnet_vit.SIZES:
         return 32
     return 4 if model in mvitv2.DEPTHS else 16
@@ -96,6 +106,9 @@ def build_candidate(setting: Setting, kind: Kind, against: str | None = None) ->
 
 def raw_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
     """A candidate before it is folded, in evaluation mode: the one whose MACs tables count."""
+    if is_subject(setting.model) and kind != "against":
+        network, _ = build_subject(setting.model, (setting.size, setting.size))
+        return castle(network, inplace=True) if kind == "castled" else softmax_twin_of(network)
     if kind == "castled":
         return castle(timm.create_model(setting.model, **setting.options), inplace=True).eval()
     if kind == "against":
@@ -115,8 +128,8 @@ def timm_model(name: str, size: int | tuple[int, int]) -> nn.Module:
 
 def build_pass(model: str, size: int, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
     """A forward pass of one image in eager mode; what the process of `peak_memory` calls."""
-    network = build_candidate(Setting(model, size, patch), kind, against)
-    image = torch.randn(1, 3, size, size)
+    setting = Setting(model, size, patch)
+    network, image = build_candidate(setting, kind, against), setting.image()
 
     @torch.inference_mode()
     def run() -> Tensor:
@@ -127,7 +140,7 @@ def build_pass(model: str, size: int, patch: int, kind: Kind, against: str | Non
 
 def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None = None) -> Callable[[], object]:
     """A forward pass of one image in the engine of the row; an ONNX file runs in ONNX Runtime whatever the engine."""
-    image = torch.randn(1, 3, setting.size, setting.size)
+    image = setting.image()
     if kind == "against" and is_onnx(against):
         return onnx_pass(Path(str(against)), image, threads)
     network = build_candidate(setting, kind, against)
@@ -173,9 +186,12 @@ def check_against(against: str | None) -> None:
         raise ValueError(f"--against takes an .onnx file or a model of timm's; got {against!r}{hint}")
 
 
-def passes_of(against: str | None) -> list[Kind]:
-    """The candidates of a row."""
-    return [kind for kind in KINDS if kind != "against" or against is not None]
+def passes_of(against: str | None, model: str | None = None) -> list[Kind]:
+    """The candidates of a row; a run or recipe has no plain network of timm's beside it."""
+    left_out = [] if against else ["against"]
+    if model is not None and is_subject(model):
+        left_out += ["host", "unfused"]
+    return [kind for kind in KINDS if kind not in left_out]
 
 
 def pass_arguments(setting: Setting, kind: Kind, against: str | None) -> dict[str, Any]:

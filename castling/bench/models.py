@@ -26,6 +26,7 @@ from castling.bench.candidates import (
     raw_model,
 )
 from castling.bench.results_file import number_in, time_cells
+from castling.bench.subjects import is_subject
 from castling.export.engines import EngineName
 from castling.measure import Timing, count_macs, time_interleaved
 from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
@@ -60,7 +61,7 @@ def make_settings(
     """The rows of a benchmark: every model at every size, and DeiT with every patch size at 224 px.
 
     Args:
-        models: names of models, parts of names or wildcards.
+        models: names of models, parts of names or wildcards; runs; recipes whose data is there.
         sizes: sides of the images.
         patches: patch sizes of DeiT.
         engines: names of engines.
@@ -73,7 +74,8 @@ def make_settings(
         >>> [(setting.size, setting.patch) for setting in settings]
         [(224, 16), (512, 16), (224, 8)]
     """
-    names = list(dict.fromkeys(name for pattern in models for name in model_names(pattern)))
+    found = [[pattern] if is_subject(pattern) else model_names(pattern) for pattern in models]
+    names = list(dict.fromkeys(name for several in found for name in several))
     settings = []
     for name in names:
         places = [(size, patch_of(name)) for size in sizes]
@@ -109,7 +111,7 @@ def measure_row(
     """
     threads = threads or torch.get_num_threads()
     notes: list[str] = []
-    wanted = [kind for kind in passes_of(against) if kind not in without]
+    wanted = [kind for kind in passes_of(against, setting.model) if kind not in without]
     kinds = [kind for kind in wanted if _fits(setting, kind, against, notes)]
     timings = _time(setting, kinds, repeats, threads, against, notes)
     row: Row = {
@@ -144,7 +146,7 @@ def paper_cells(setting: Setting) -> dict[str, str | None]:
         >>> paper_cells(Setting("castling_deit_base_patch16_224", 1024, 16))["paper_softmax_mb"]
         '12369'
     """
-    family, size = setting.model.split("_")[1:3]
+    family, size = ("", "") if is_subject(setting.model) else setting.model.split("_")[1:3]
     name = {"deit": "DeiT-", "mvitv2": "MViTv2-"}.get(family, "LeViT-") + size.capitalize()
     cells: dict[str, str | None] = {}
     for kind, row in (("softmax", name), ("castled", f"Castling-{name}")):
@@ -185,9 +187,8 @@ def _fits(setting: Setting, kind: Kind, against: str | None, notes: list[str]) -
     half = available_memory() / 2
     if kind != "against" and MANY_MAPS * 4 * setting.num_tokens**2 / MIB + WEIGHTS < half:
         return True  # whatever the forecast, which takes seconds, would say
-    shape = (1, 3, setting.size, setting.size)
     try:
-        needed = forecast_memory(partial(raw_model, setting, kind, against), shape)
+        needed = forecast_memory(partial(raw_model, setting, kind, against), tuple(setting.image().shape))
     except Exception as error:  # a network of the user's may do anything; then nothing is forecast
         logger.debug("no forecast for %s of %s: %s", kind, setting, error)
         return True
@@ -238,13 +239,13 @@ def _macs(setting: Setting, against: str | None, notes: list[str]) -> Row:
     The host has those of its cheaper form: the fused one pads LeViT's keys, the other has MViTv2's relative positions.
     """
     macs: Row = {f"{kind}_macs": None for kind in KINDS}
-    for kind in passes_of(against):
+    for kind in passes_of(against, setting.model):
         if _is_file(kind, against):
             continue
         try:
             with shapes_only():
                 network = raw_model(setting, kind, against)
-                image = torch.empty(1, 3, setting.size, setting.size)
+                image = setting.image()
             macs[f"{kind}_macs"] = count_macs(network, image).total
         except Exception as error:
             _note(notes, setting, kind, f"has no MACs: {_first_line(error)}")

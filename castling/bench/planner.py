@@ -8,7 +8,7 @@ win there too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from castling.attention import HeadMixer
 from castling.config import AttentionConfig
-from castling.conversion import castle, convert
+from castling.conversion import castle, convert, has_castling_attention, softmax_twin_of
 from castling.conversion.folding import optimize
-from castling.conversion.inspection import preview
+from castling.conversion.inspection import preview, survey
 from castling.export.engines import EngineName, on_engine
 from castling.measure import Timing, time_interleaved
 
@@ -56,7 +57,8 @@ class SpeedPlan:
         original_ms: median time of the network as it is.
         predicted_ms: time that the hybrid should take, by those of its layers.
         hybrid_ms: median time of the hybrid, taking turns with the original.
-        chosen: names of the attentions to castle: `convert(model, only=plan.chosen)`. Empty where the hybrid lost.
+        chosen: names of the attentions to castle: `convert(model, only=plan.chosen)`. Empty where the hybrid lost. Of a
+            network with castling attention, those that gain by it.
         network: the hybrid as it infers, castled and folded, or the original where that lost. Castled attentions have
             the original's weights and need training.
     """
@@ -93,7 +95,8 @@ def plan_speed(
     """Time both attentions of every layer in an engine, and build the network with the faster ones.
 
     Args:
-        model: a network of a family that `convert` knows; left as it is.
+        model: a network of a family that `convert` knows, or one with castling attention, beside its softmax twin;
+            left as it is.
         example: an image batch `(B, C, H, W)` of the size to plan for.
         engine: a name in `ENGINES`.
         threads: number of threads; torch's by default.
@@ -105,7 +108,7 @@ def plan_speed(
     Raises:
         ValueError: as `convert` does, for a network without attentions that it knows; for an unknown engine.
     """
-    original = optimize(model)
+    original = optimize(softmax_twin_of(model) if has_castling_attention(model) else model)
     names = _names(model, config, only)
     castled = _hybrid(model, config, names)
     inputs = _inputs(original, names, example)
@@ -147,7 +150,10 @@ def plan_speed(
 
 
 def _names(model: nn.Module, config: AttentionConfig | None, only: str | Iterable[str] | None) -> list[str]:
-    """Attentions that can be converted; what cannot stays as it is."""
+    """Attentions that are castling attention or can become it; what cannot stays as it is."""
+    if has_castling_attention(model):
+        found = survey(model, AttentionConfig(), only)
+        return [site.name for site, _, layer in found if isinstance(site.module, HeadMixer) and layer.action != "keep"]
     previewed = preview(model, config, only)
     names = previewed.names("replace")
     if not names:
@@ -155,9 +161,13 @@ def _names(model: nn.Module, config: AttentionConfig | None, only: str | Iterabl
     return names
 
 
-def _hybrid(model: nn.Module, config: AttentionConfig | None, names: Iterable[str]) -> nn.Module:
-    """The network with some attentions castled, as it infers."""
-    converted = convert(model, config, only=names, blend=1.0, inplace=False)
+def _hybrid(model: nn.Module, config: AttentionConfig | None, names: Collection[str]) -> nn.Module:
+    """The network with some attentions castled and softmax in the others, as it infers."""
+    if has_castling_attention(model):
+        others = [name for name, module in model.named_modules() if isinstance(module, HeadMixer) and name not in names]
+        converted = softmax_twin_of(model, others)
+    else:
+        converted = convert(model, config, only=names, blend=1.0, inplace=False)
     return optimize(castle(converted, inplace=True), inplace=True)
 
 

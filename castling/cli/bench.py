@@ -64,7 +64,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=HelpFormatter,
     )
     add = models.add_argument
-    add("--models", nargs="+", default=list(MODELS), metavar="NAME", help="names, or parts of them")
+    add("--models", nargs="+", default=list(MODELS), metavar="NAME", help="names or parts of them, runs, recipes")
     add("--sizes", type=int, nargs="*", default=list(SIZES), metavar="PX", help="sides of the images")
     add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
     add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")

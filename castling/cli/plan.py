@@ -10,13 +10,16 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from torch import Tensor, nn
 
 from castling.attention import KERNELS
 from castling.bench.candidates import timm_model
 from castling.bench.planner import SpeedPlan, plan_speed
+from castling.bench.subjects import build_subject, is_subject
 from castling.cli import HelpFormatter
 from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
+from castling.conversion import has_castling_attention
 from castling.export.engines import ENGINES
 
 
@@ -27,11 +30,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="find out which attentions of a network are worth castling here",
         description="Time softmax and castling attention of every layer in an engine, take the faster one for each, "
         "and time the network that this gives beside the original.",
-        epilog="Example: castling plan vit_small_patch16_224 --size 512x768 --engine openvino",
+        epilog="Example: castling plan vit_small_patch16_224 --size 512x768 --engine openvino; castling plan runs/x",
         formatter_class=HelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="name of a model of timm's, of a family that 'castling.convert' knows")
+    add("model", metavar="MODEL", help="a model of timm's, of a family that 'castling.convert' knows; a run; a recipe")
     add("--size", type=parse_size, metavar="HxW", help="image size to plan for (default: the model's)")
     add("--engine", choices=ENGINES, default="eager", help="what will run it")
     add("--batch", type=int, default=1, metavar="N", help="images at a time")
@@ -49,13 +52,8 @@ def run(flags: argparse.Namespace) -> None:
         raise ValueError(
             f"batch, repeats and threads must be at least 1; got {flags.batch}, {flags.repeats} and {flags.threads}"
         )
-    if flags.model.startswith("castling_"):
-        raise ValueError(f"{flags.model} has castling attention already; plan for {flags.model[9:]!r} or another host")
-    if not timm.is_model(flags.model):
-        check_choice("model", flags.model, timm.list_models(flags.model[:4] + "*") or timm.list_models())
-    height, width = flags.size or timm.get_pretrained_cfg(flags.model).input_size[-2:]
-    model = timm_model(flags.model, (height, width))
-    example = torch.randn(flags.batch, 3, height, width)
+    model, example = find_network(flags.model, flags.size, flags.batch)
+    height, width = example.shape[-2:]
     config = AttentionConfig(kernel=flags.kernel)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("Measuring", total=None)
@@ -73,10 +71,27 @@ def run(flags: argparse.Namespace) -> None:
         print(json.dumps(found.to_json(), indent=2))
         return
     title = f"{flags.model}, {flags.batch} x {height} x {width} px, {flags.engine}, "
-    print_plan(found, title + f"{flags.threads or torch.get_num_threads()} threads", Console())
+    print_plan(found, model, title + f"{flags.threads or torch.get_num_threads()} threads", Console())
 
 
-def print_plan(found: SpeedPlan, title: str, console: Console) -> None:
+def find_network(name: str, size: tuple[int, int] | None, batch: int) -> tuple[nn.Module, Tensor]:
+    """The network that is meant, and a batch of noise.
+
+    Raises:
+        ValueError: if there is no such network, or it is one of ours without a run.
+    """
+    if is_subject(name):
+        model, example = build_subject(name, size)
+        return model, torch.randn(batch, *example.shape[1:])
+    if name.startswith("castling_"):
+        raise ValueError(f"{name} has castling attention already; plan for {name[9:]!r}, another host, or a run")
+    if not timm.is_model(name):
+        check_choice("model", name, timm.list_models(name[:4] + "*") or timm.list_models())
+    size = size or timm.get_pretrained_cfg(name).input_size[-2:]
+    return timm_model(name, size), torch.randn(batch, 3, *size)
+
+
+def print_plan(found: SpeedPlan, model: nn.Module, title: str, console: Console) -> None:
     """Print the layers, what was predicted and what came of it."""
     table = Table(title=title)
     table.add_column("attention", no_wrap=True)
@@ -103,6 +118,8 @@ def print_plan(found: SpeedPlan, title: str, console: Console) -> None:
         lines.append(
             "Keep the original: " + ("the whole is no faster." if faster else "no attention is faster castled.")
         )
+    elif has_castling_attention(model):
+        lines.append(f"{len(found.chosen)} of {len(found.layers)} gain by being castled: {', '.join(found.chosen)}")
     elif len(found.chosen) == len(found.layers):
         lines.append("Castle them all: castling.convert(model)")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import TypeVar
 
 from torch import nn
@@ -28,11 +29,12 @@ def original_of(model: Model) -> Model:
     return original.eval().requires_grad_(False)
 
 
-def softmax_twin_of(model: Model) -> Model:
+def softmax_twin_of(model: Model, names: Collection[str] | None = None) -> Model:
     """A copy with softmax attention in every place, and all else as it is: convolutions, weights, mode.
 
     Args:
         model: any network; a converted attention becomes its host's again.
+        names: the attentions to which this happens; all where None.
 
     Raises:
         ValueError: if there is no castling attention in it.
@@ -43,10 +45,10 @@ def softmax_twin_of(model: Model) -> Model:
         'softmax'
     """
     twin = copy.deepcopy(model)
-    attentions = [module for module in twin.modules() if isinstance(module, HeadMixer)]
+    attentions = {name: module for name, module in twin.named_modules() if isinstance(module, HeadMixer)}
     if not attentions:
         raise ValueError(f"no castling attention in this {type(model).__name__}: it has no softmax twin")
-    for attention in attentions:
+    for attention in (attentions[name] for name in (attentions if names is None else names)):
         if isinstance(attention, ConvertedAttention):
             _give_softmax_back(attention)
         else:

@@ -29,9 +29,14 @@ def check_image_size(size: tuple[int, int], patch: tuple[int, int]) -> None:
     )
 
 
-def at_size(network: nn.Module, size: int) -> nn.Module:
-    """A copy for pictures of another size, its position embeddings resampled where it has any of a fixed size."""
+def at_size(network: nn.Module, size: int | tuple[int, int]) -> nn.Module:
+    """A copy for pictures of another size, its position embeddings resampled where it has any of a fixed size.
+
+    Args:
+        network: any network.
+        size: height and width, or the side of a square.
+    """
     network = copy.deepcopy(network)
     if hasattr(network, "set_input_size"):
-        cast(Any, network).set_input_size(img_size=(size, size))
+        cast(Any, network).set_input_size(img_size=(size, size) if isinstance(size, int) else size)
     return network

@@ -11,7 +11,6 @@ from timm.layers import LayerNorm2d
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-
 STRIDES = (4, 8, 16, 32)
 PATCH = (16, 16)
 
@@ -87,16 +86,16 @@ def check_sides(height: int, width: int) -> None:
     step = STRIDES[-1]
     if height % step or width % step:
         above = " x ".join(str(-(-side // step) * step) for side in (height, width))
-        raise ValueError(
-            f"an image of {height} x {width} does not fit a stride of {step}; pad it, such as to {above}"
-        )
+        raise ValueError(f"an image of {height} x {width} does not fit a stride of {step}; pad it, such as to {above}")
 
 
 def _check(vit: VisionTransformer) -> None:
     if not isinstance(vit, VisionTransformer):
         raise ValueError(f"the pyramid stands on timm's or our VisionTransformer; got {type(vit).__name__}")
     if tuple(vit.patch_embed.patch_size) != PATCH:
-        raise ValueError(f"the pyramid needs patches of 16 x 16; got {' x '.join(map(str, vit.patch_embed.patch_size))}")
+        raise ValueError(
+            f"the pyramid needs patches of 16 x 16; got {' x '.join(map(str, vit.patch_embed.patch_size))}"
+        )
     if vit.num_classes:
         raise ValueError(f"the pyramid needs no head: make the network with num_classes=0; got {vit.num_classes}")
     if not vit.dynamic_img_size:

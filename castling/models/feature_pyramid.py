@@ -92,10 +92,9 @@ def check_sides(height: int, width: int) -> None:
 def _check(vit: VisionTransformer) -> None:
     if not isinstance(vit, VisionTransformer):
         raise ValueError(f"the pyramid stands on timm's or our VisionTransformer; got {type(vit).__name__}")
-    if tuple(vit.patch_embed.patch_size) != PATCH:
-        raise ValueError(
-            f"the pyramid needs patches of 16 x 16; got {' x '.join(map(str, vit.patch_embed.patch_size))}"
-        )
+    patch = tuple(vit.patch_embed.patch_size)
+    if patch != PATCH:
+        raise ValueError(f"the pyramid needs patches of 16 x 16; got {patch[0]} x {patch[1]}")
     if vit.num_classes:
         raise ValueError(f"the pyramid needs no head: make the network with num_classes=0; got {vit.num_classes}")
     if not vit.dynamic_img_size:

@@ -102,7 +102,7 @@ class CastlingBackbone(mixins.BackboneMixin, transformers.PreTrainedModel):
         """Maps of images `(B, 3, H, W)` as transformers' `BackboneOutput`; options of others have no effect."""
         return transformers.modeling_outputs.BackboneOutput(feature_maps=tuple(self.pyramid(pixel_values)))
 
-    def _init_weights(self, module: nn.Module) -> None:
+    def _init_weights(self, module: Any) -> None:
         """Initial values of weights that a folder did not have, as timm's and ours begin."""
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)

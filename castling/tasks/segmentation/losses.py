@@ -69,7 +69,7 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def mask_losses(outputs: Mapping[str, Any], labels: Tensor, num_classes: int, points: int) -> dict[str, Tensor]:
-    """Transformers' `Mask2FormerLoss` of the predictions of every layer, by name, weights included."""
+    """Mask2Former's losses, transformers' own, of the predictions of every layer, by name, weights included."""
     criterion = _criterion(num_classes, points, labels.device)
     masks, classes = masks_of(labels, num_classes)
     parts: dict[str, list[Tensor]] = {name: [] for name in WEIGHTS}

@@ -1,4 +1,4 @@
-"""The segmenter: a pyramid on a plain ViT and one of two decoders, from pictures to scores of all classes at stride 4."""
+"""The segmenter: a pyramid on a plain ViT and one of two decoders, from pictures to scores of classes at stride 4."""
 
 from __future__ import annotations
 

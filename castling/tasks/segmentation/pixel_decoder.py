@@ -1,4 +1,4 @@
-"""The pixel decoder that the ADE20K table's numbers point to: a transformer at stride 32 and a feature pyramid below it.
+"""The pixel decoder that the ADE20K table's numbers point to: a transformer at stride 32, and a pyramid below it.
 
 MaskFormer's pixel decoder with an encoder, which gives three maps and the masks' features; in Mask2Former it stands in
 for deformable attention.
@@ -106,7 +106,7 @@ class EncoderFpn(nn.Module):
         coarsest = features[-1]
         x = self.outputs[0](self.encode(self.project(coarsest)))
         scales = [x]
-        for lateral, output, finer in zip(self.laterals, self.outputs[1:], features[-2::-1], strict=True):  # type: ignore[arg-type]
+        for lateral, output, finer in zip(self.laterals, self.outputs[1:], features[-2::-1], strict=True):
             x = output(lateral(finer) + F.interpolate(x, size=finer.shape[-2:], mode="nearest"))
             scales.append(x)
         return self.result(mask_features=self.mask_features(x), multi_scale_features=tuple(scales[:NUM_SCALES]))

@@ -53,4 +53,5 @@ def conv_norm_act(in_dim: int, dim: int, kernel_size: int = 3, act: bool = True)
         2
     """
     conv = nn.Conv2d(in_dim, dim, kernel_size, padding=kernel_size // 2, bias=False)
-    return nn.Sequential(conv, nn.GroupNorm(math.gcd(NUM_GROUPS, dim), dim), *([nn.ReLU()] if act else []))
+    groups = min(math.gcd(NUM_GROUPS, dim), max(1, dim // 2))  # of two channels at least, as a map may be one cell
+    return nn.Sequential(conv, nn.GroupNorm(groups, dim), *([nn.ReLU()] if act else []))

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
+from castling.attention.heads import autocast_off
 from castling.config import check_choice
 from castling.models.feature_pyramid import FeaturePyramid
 from castling.tasks.segmentation.fpn import FpnDecoder
@@ -136,5 +137,6 @@ def semantic_scores(class_logits: Tensor, mask_logits: Tensor) -> Tensor:
     Returns:
         `(B, classes, H, W)`.
     """
-    classes, masks = class_logits.softmax(-1)[..., :-1], mask_logits.sigmoid()
-    return (classes.mT @ masks.flatten(2)).unflatten(2, masks.shape[-2:])
+    with autocast_off(mask_logits):
+        classes, masks = class_logits.softmax(-1)[..., :-1], mask_logits.sigmoid()
+        return (classes.mT @ masks.flatten(2)).unflatten(2, masks.shape[-2:])

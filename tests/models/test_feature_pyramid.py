@@ -55,7 +55,7 @@ def slow_pyramid(pyramid, images):
     height, width = images.shape[-2:]
     vit = pyramid.vit
     tokens = vit.forward_features(images)[:, vit.num_prefix_tokens :]
-    grid = torch.stack([row for row in tokens.mT.split(width // 16, dim=2)], dim=2)  # (B, C, rows, columns)
+    grid = torch.stack(tokens.mT.split(width // 16, dim=2), dim=2)  # (B, C, rows, columns)
     assert grid.shape[-2:] == (height // 16, width // 16)
     finest, fine, same, coarse = (list(level) for level in pyramid.levels)
     first = nn.functional.gelu(layer_norm(doubled(grid, finest[0]), finest[1]))
@@ -87,7 +87,7 @@ def test_maps_are_those_of_a_slow_pyramid(options):
 def test_any_size_that_32_divides(height, width, options):
     pyramid = FeaturePyramid(make_vit(**options), dim=8)
     maps = pyramid(torch.randn(1, 3, height, width))
-    assert [tuple(x.shape) for x in maps] == [(1, c, height // s, width // s) for c, s in zip((8,) * 4, (4, 8, 16, 32))]
+    assert [tuple(x.shape) for x in maps] == [(1, 8, height // stride, width // stride) for stride in (4, 8, 16, 32)]
     assert pyramid.channels == (8, 8, 8, 8)
     assert pyramid.strides == (4, 8, 16, 32)
 

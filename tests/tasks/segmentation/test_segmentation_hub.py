@@ -46,9 +46,10 @@ def same(one, other):
 )
 def test_a_backbone_is_saved_and_read_again(tmp_path, options):
     backbone = CastlingBackbone(backbone_config(**options)).eval()
+    assert isinstance(transformers.AutoBackbone.from_config(backbone.config), CastlingBackbone)
     assert backbone.channels == [32] * 4
     backbone.save_pretrained(tmp_path)
-    again = transformers.AutoBackbone.from_pretrained(str(tmp_path)).eval()
+    again = CastlingBackbone.from_pretrained(tmp_path).eval()
     assert again.config.to_dict()["options"] == VIT
     images = torch.randn(1, 3, *SIZE)
     found = again(images).feature_maps

@@ -8,6 +8,7 @@ from torch import nn
 import castling
 from castling.conversion.inspection import kept_attentions
 from castling.export.capture import capture
+from castling.export.larger_picture import telling_picture
 from castling.export.write import export
 from castling.measure import count_parameters
 from castling.measure.quadratic import longest_sequence, quadratic_tensors
@@ -124,6 +125,18 @@ def test_attentions_of_mask2former_are_named_as_kept_and_the_rest_is_linear(pixe
     }
     images = torch.randn(1, 3, 256, 256)
     assert quadratic_tensors(lambda: segmenter(images), 256, [site.module for site in kept]) == []
+
+
+@pytest.mark.parametrize("pixel_decoder", ["encoder_fpn", "deformable"])
+def test_neither_queries_nor_tokens_of_all_scales_hide_the_maps_of_the_backbone(pixel_decoder):
+    """A proof looks for N x N, where N are the tokens of the backbone."""
+    segmenter = tiny_segmenter("mask2former", pixel_decoder, queries=100, layers=1).eval()
+    picture, num_tokens = telling_picture(segmenter, torch.zeros(1, 3, 64, 64))
+    assert num_tokens == picture.shape[-1] ** 2 // 16**2
+    kept = [site.module for site in kept_attentions(segmenter)]
+    assert quadratic_tensors(lambda: segmenter(picture), num_tokens, kept)
+    left = quadratic_tensors(lambda: castling.castle(segmenter)(picture), num_tokens)
+    assert len(left) == (pixel_decoder == "encoder_fpn")  # its one fused softmax, among the tokens at stride 32
 
 
 @pytest.mark.parametrize("decoder", ["fpn", "mask2former"])

@@ -62,4 +62,6 @@ def _draw(prediction: Prediction, folder: Path, number: int) -> None:
     if prediction.error is None:
         folder.mkdir(parents=True, exist_ok=True)
         path = Path(prediction.name)
-        prediction.draw(read_picture(path)).convert("RGB").save(folder / f"{number:04d}-{path.stem}.png")
+        drawn = prediction.draw(read_picture(path))
+        drawn = drawn if drawn.mode == "P" else drawn.convert("RGB")  # what has a palette is kept as it is
+        drawn.save(folder / f"{number:04d}-{path.stem}.png")

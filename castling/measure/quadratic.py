@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from castling.attention import HeadMixer
+
 
 class _ShapeRecorder(TorchDispatchMode):
     """Collects the operators whose result has two axes of length N or more, and fused softmax attention."""
@@ -81,7 +83,10 @@ def quadratic_tensors(run: Callable[[], object], num_tokens: int, ignored: Itera
 
 @torch.no_grad()
 def longest_sequence(model: nn.Module, images: Tensor) -> int:
-    """The tokens of one image, as the longest sequence that a linear layer of the network sees.
+    """The tokens of one image, as the longest sequence that a linear layer of its castling attentions sees.
+
+    Other parts, such as a decoder with queries or with tokens of several scales, may see longer ones: taken for N, they
+    would hide the attention maps of the backbone. A network without castling attention is taken as a whole.
 
     Args:
         model: a network.
@@ -91,10 +96,12 @@ def longest_sequence(model: nn.Module, images: Tensor) -> int:
         >>> longest_sequence(nn.Sequential(nn.Flatten(2), nn.Linear(64, 8)), torch.zeros(2, 3, 8, 8))
         3
     """
+    attentions = [module for module in model.modules() if isinstance(module, HeadMixer)]
+    within = {layer for attention in attentions for layer in attention.modules() if isinstance(layer, nn.Linear)}
     lengths = [1]
     hooks = [
         module.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[:-1].numel()))
-        for module in model.modules()
+        for module in within or model.modules()
         if isinstance(module, nn.Linear)
     ]
     try:

@@ -58,7 +58,12 @@ def split_rows(report: DataReport) -> Iterator[tuple[str, ...]]:
 def class_rows(report: DataReport) -> Iterator[tuple[str, ...]]:
     """A row for each class, with a number for each split."""
     for label in dict.fromkeys(label for split in report.splits for label in split.per_class):
-        yield (label, *(f"{split.per_class.get(label, 0):,}" for split in report.splits))
+        counts = [split.per_class.get(label, 0) for split in report.splits]
+        if report.as_shares:
+            totals = [max(1, sum(split.per_class.values())) for split in report.splits]
+            yield (label, *(f"{100 * count / total:.3g} %" for count, total in zip(counts, totals, strict=True)))
+        else:
+            yield (label, *(f"{count:,}" for count in counts))
 
 
 def _cards(report: DataReport) -> Iterator[tuple[str, str, str]]:

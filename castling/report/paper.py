@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from typing import Any, cast
 
 import timm
 import torch
+from timm.models import VisionTransformer
 from torch import nn
 
 from castling.config import AttentionConfig
@@ -21,11 +23,13 @@ from castling.conversion import castle, has_castling_attention, is_castled
 from castling.measure import count_macs, count_parameters
 from castling.measure.macs import ParameterConvention
 from castling.measure.shapes import shapes_only
+from castling.models.feature_pyramid import FeaturePyramid
 from castling.models.levit import PLAIN_LEVIT
 from castling.models.levit_attention import LevitDesign, Pooling
+from castling.tasks.segmentation.model import Segmenter, SegmenterConfig
 from castling.training import load_recipe
 
-UNITS = {"params_m": 1e6, "macs_m": 1e6, "macs_g": 1e9}
+UNITS = {"params_m": 1e6, "macs_m": 1e6, "macs_g": 1e9, "backbone_macs_g": 1e9}
 
 
 @cache
@@ -49,7 +53,7 @@ class PaperRow:
         row: its name there.
         build: makes the network in its inference form.
         convention: which parameters that table counts.
-        image_size: the side of the picture that its MACs are of.
+        image_size: the side of the picture that its MACs are of, or its height and width.
         norms: whether it counts norms among the MACs.
         softmax: whether it counts softmax among the MACs.
         misfits: why a column is known not to fit, by column.
@@ -59,7 +63,7 @@ class PaperRow:
     row: str
     build: Callable[[], nn.Module]
     convention: ParameterConvention = "weights"
-    image_size: int = 224
+    image_size: int | tuple[int, int] = 224
     norms: bool = False
     softmax: bool = False
     misfits: tuple[tuple[str, str], ...] = ()
@@ -72,7 +76,7 @@ class Comparison:
     Args:
         table: table of the paper.
         row: row of the table.
-        column: `params_m`, `macs_m` or `macs_g`.
+        column: `params_m`, `macs_m`, `macs_g` or `backbone_macs_g`.
         computed: our count.
         reported: the paper's.
         error: computed over reported, less 1.
@@ -98,14 +102,19 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     """
     comparisons = []
     for row in ROWS if rows is None else rows:
+        size = row.image_size
         with shapes_only():
-            model, image = row.build(), torch.empty(1, 3, row.image_size, row.image_size)
-        macs = count_macs(model, image, norms=row.norms, softmax=row.softmax).total
-        counts = {"params": count_parameters(model, row.convention), "macs": macs}
+            model, image = row.build(), torch.empty(1, 3, *((size, size) if isinstance(size, int) else size))
+        counted = count_macs(model, image, norms=row.norms, softmax=row.softmax)
+        counts = {
+            "params": count_parameters(model, row.convention),
+            "macs": counted.total,
+            "backbone_macs": counted.by_module.get("backbone", 0),
+        }
         for column, unit in UNITS.items():
             printed = paper_numbers().get((row.table, row.row, column))
             if printed is not None:
-                computed, reported = counts[column.partition("_")[0]] / unit, float(printed)
+                computed, reported = counts[column.rpartition("_")[0]] / unit, float(printed)
                 note = dict(row.misfits).get(column, "")
                 error = computed / reported - 1
                 comparisons.append(Comparison(row.table, row.row, column, computed, reported, error, note))
@@ -124,12 +133,20 @@ def _detector(table: str, row: str, recipe: str, *overrides: str) -> PaperRow:
     return PaperRow(table, row, build, image_size=size, misfits=(("params_m", _PICODET),))
 
 
-def _castled(name: str) -> nn.Module:
-    return castle(timm.create_model(name), inplace=True)
+def _segmenter(castling: bool) -> nn.Module:
+    """Mask2Former for ADE20K's 150 classes on a castled pyramid, or on that of the plain ViT."""
+    vit = _castled("castling_deit_base_patch16_224", num_classes=0) if castling else _deit("base", num_classes=0)
+    config = SegmenterConfig(decoder="mask2former")
+    return Segmenter(FeaturePyramid(cast(VisionTransformer, vit), config.dim), config, num_classes=150)
 
 
-def _deit(size: str) -> nn.Module:
-    return timm.create_model(f"castling_deit_{size}_patch16_224", attention=AttentionConfig.baseline(), mlp_conv_size=0)
+def _castled(name: str, **options: Any) -> nn.Module:
+    return castle(timm.create_model(name, **options), inplace=True)
+
+
+def _deit(size: str, **options: Any) -> nn.Module:
+    plain = {"attention": AttentionConfig.baseline(), "mlp_conv_size": 0}
+    return timm.create_model(f"castling_deit_{size}_patch16_224", **plain, **options)
 
 
 def _levit(size: int, design: LevitDesign, distilled: bool) -> nn.Module:
@@ -196,6 +213,11 @@ ROWS: list[PaperRow] = [
     ),
     _detector("coco", "Castling-ViT-L-416 (LCNet-ViT)", "lcnet_vit_l_416"),
     _detector("latency", "Castling-ViT-L-416", "lcnet_vit_l_416"),
+    *(
+        PaperRow("ade20k", f"{name}{start}", partial(_segmenter, castling), "all", image_size=(512, 704))
+        for start in ("", ", MAE")
+        for name, castling in (("ViT-Base", False), ("Castling-ViT-Base", True))
+    ),
     *(
         _detector(f"ablation_{size}", row, f"{recipe}_{size}", *overrides)
         for size in ("s_320", "m_416")

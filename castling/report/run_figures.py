@@ -99,7 +99,7 @@ def draw_metric(runs: Sequence[RunData], path: Path) -> Path:
         _plot_metric(axes, run, "castled", f"{prefix}castled", thin)
     unit = runs[0].metric.unit if runs[0].metric else ""
     label = f"{metric_name(runs[0])}, {unit}" if unit else metric_name(runs[0])
-    axes.set(xlabel="epoch", ylabel=_plain(label))
+    axes.set(xlabel="epoch", ylabel=plain(label))
     axes.locator_params(axis="x", integer=True)
     _tidy(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -116,7 +116,7 @@ def draw_loss(runs: Sequence[RunData], path: Path) -> Path:
         losses = [or_nan(record.loss) for record in run.steps]
         smooth = _running_mean(losses, max(1, len(losses) // 40))
         axes.plot(steps, losses, color=colour, linewidth=0.8, alpha=0.3)
-        axes.plot(steps, smooth, color=colour, linewidth=1.8, label=_plain(label))
+        axes.plot(steps, smooth, color=colour, linewidth=1.8, label=plain(label))
         shown += [loss for loss in smooth if math.isfinite(loss)]
     if shown and 0 < min(shown) < max(shown) / WIDE_RANGE:
         _log_scale(axes)
@@ -145,7 +145,7 @@ def draw_occupancy(run: RunData, path: Path) -> Path:
         colour = colours(0.92 * index / max(1, len(trajectories) - 1))  # the palest yellow is lost on white
         mean, low, high = ([100 * share for share in shares] for shares in (layer.mean, layer.low, layer.high))
         axes.fill_between(layer.steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(layer.steps, mean, color=colour, linewidth=1.6, label=_plain(layer_label(layer.layer)))
+        axes.plot(layer.steps, mean, color=colour, linewidth=1.6, label=plain(layer_label(layer.layer)))
     _scale_occupancy(axes, [100 * share for layer in trajectories for share in (*layer.mean, max(layer.high))])
     axes.set_ylabel("entries that survive the mask, %")
     if thresholds:
@@ -204,7 +204,7 @@ def _plot_metric(axes: Axes, run: RunData, side: Side, label: str, look: dict[st
     found = [(record.epoch, getattr(record, side)[0]) for record in run.evals if getattr(record, side)]
     if found:
         scores = [metric.scale * metric.value for _, metric in found]
-        axes.plot([epoch for epoch, _ in found], scores, label=_plain(label), **look)
+        axes.plot([epoch for epoch, _ in found], scores, label=plain(label), **look)
 
 
 def _scale_occupancy(axes: Axes, values: list[float]) -> None:
@@ -251,7 +251,7 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
     ]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that matplotlib takes as it is: a dollar begins a formula, a leading underscore hides a label."""
     return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
 

@@ -88,6 +88,7 @@ class DataReport:
         splits: what there is.
         findings: what is wrong.
         samples: drawings.
+        as_shares: whether people are told the share of a class, where counts are too large to be read.
     """
 
     root: Path
@@ -96,6 +97,7 @@ class DataReport:
     splits: list[SplitReport]
     findings: list[Finding]
     samples: list[Sample] = field(default_factory=list)
+    as_shares: bool = False
 
     @property
     def num_errors(self) -> int:

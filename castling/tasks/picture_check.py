@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from castling.tasks.pictures import in_channels, read_picture
 
 FEW = 100  # pictures that are read sooner than processes start
 ORIENTATION = 0x0112  # Exif's number for how a picture is to be turned
+Item = TypeVar("Item")
+Facts = TypeVar("Facts")
 
 
 class PictureFacts(NamedTuple):
@@ -56,19 +58,33 @@ def look_at(paths: Sequence[Path], options: CheckOptions) -> list[PictureFacts]:
     Raises:
         ValueError: if a picture ended the process that read it.
     """
-    found: list[PictureFacts] = []
-    if options.workers < 1 or len(paths) < FEW:
-        for path in paths:
-            found.append(look(path))
-            options.on_picture(len(found), len(paths))
+    return read_all(look, paths, options)
+
+
+def read_all(read: Callable[[Item], Facts], items: Sequence[Item], options: CheckOptions) -> list[Facts]:
+    """Read many pictures, or what belongs to them, in processes where that is worth it.
+
+    Args:
+        read: reads one; a function that can be sent to another process.
+        items: what it is given: paths, or what has them.
+        options: the number of processes, and who is told of the progress.
+
+    Raises:
+        ValueError: if a picture ended the process that read it.
+    """
+    found: list[Facts] = []
+    if options.workers < 1 or len(items) < FEW:
+        for item in items:
+            found.append(read(item))
+            options.on_picture(len(found), len(items))
         return found
     try:
         with ProcessPoolExecutor(min(options.workers, os.cpu_count() or 1)) as pool:
-            for facts in pool.map(look, paths, chunksize=8):
+            for facts in pool.map(read, items, chunksize=8):
                 found.append(facts)
-                options.on_picture(len(found), len(paths))
+                options.on_picture(len(found), len(items))
     except BrokenProcessPool as error:
-        near = paths[len(found)]
+        near = items[len(found)]
         raise ValueError(f"a reading process ended at {near} or soon after; --workers 0 shows which picture") from error
     return found
 

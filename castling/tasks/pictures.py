@@ -1,7 +1,7 @@
 """Pictures into batches: read, augmented by seed, collected; those that cannot be read give way to others by name.
 
 Augmentation is seeded by epoch and example, so that a picture looks the same whoever reads it. Only reading may fail:
-an error of a transform is an error of the program, and is raised.
+an error of a transform is an error of the program, and is raised, as is what is known of a picture and wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ HELD_OUT = 10  # where nothing says what the splits are, one picture in so many 
 Example = dict[str, Any]
 
 
+class WrongAnnotation(ValueError):
+    """What is known of a picture cannot be right: it is to be mended, and no other picture steps in for it."""
+
+
 class Source(Protocol):
     """Pictures of one split with what is known of each, read one at a time."""
 
@@ -37,7 +41,11 @@ class Source(Protocol):
         """A stable name of a picture: its path relative to the root, or split and number."""
 
     def read(self, index: int) -> tuple[Image.Image, Any]:
-        """A picture in its own mode, decoded to the end, and what is known of it; raises if it cannot be."""
+        """A picture in its own mode, decoded to the end, and what is known of it; raises if it cannot be.
+
+        Raises:
+            WrongAnnotation: if the data is to be mended, rather than the picture left out.
+        """
 
 
 class Pictures(Dataset[Example]):
@@ -73,6 +81,8 @@ class Pictures(Dataset[Example]):
             try:
                 picture, known = self.source.read(index)
                 picture = in_channels(picture, self.channels)
+            except WrongAnnotation:
+                raise
             except Exception as error:  # decoders raise whatever they like
                 unreadable.append((self.source.name(index), f"{type(error).__name__}: {error}"))
                 if self.seed is None:

@@ -65,7 +65,8 @@ class PicturePredictor:
 
     Args:
         network: put into evaluation mode.
-        prepare: makes the network's input `(C, H, W)` of a picture.
+        prepare: makes the network's input `(C, H, W)` of a picture; inputs of one size are looked at together, so that
+            none changes by the company that it comes in.
         interpret: makes predictions of a batch's outputs.
         channels: 1 for grey, 3 for colour.
     """
@@ -119,11 +120,13 @@ class PicturePredictor:
                 if not isinstance(picture, (str, Path)):
                     raise
                 found[place] = Unread(name, str(error))
-        if opened:
-            images = torch.stack([self.prepare(picture) for picture in opened.values()])
+        prepared = {place: self.prepare(picture) for place, picture in opened.items()}
+        for shape in dict.fromkeys(image.shape for image in prepared.values()):
+            places = [place for place, image in prepared.items() if image.shape == shape]
+            images = torch.stack([prepared[place] for place in places])
             outputs = self.network(images.to(next(self.network.parameters()).device))
-            seen = [Seen(batch[place][0], picture.size) for place, picture in opened.items()]
-            found.update(zip(opened, self.interpret(outputs, seen), strict=True))
+            seen = [Seen(batch[place][0], opened[place].size) for place in places]
+            found.update(zip(places, self.interpret(outputs, seen), strict=True))
         return [found[place] for place in range(len(batch))]
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from castling.measure.metric import Meter
 from castling.measure.trees import Tree
 from castling.tasks.batches import Shard
+from castling.tasks.exhibits import Exhibit
 
 if TYPE_CHECKING:
     from castling.tasks.data_check import DataForm
@@ -106,44 +107,6 @@ class Predictor(Protocol):
         on_batch: Callable[[int], None] = lambda done: None,
     ) -> Sequence[Prediction]:
         """One prediction per picture, in order; a folder stands for all pictures in it."""
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Lines to be drawn.
-
-    Args:
-        name: of the file, without its ending.
-        title: a few words.
-        caption: what is seen.
-        x_label: what goes to the right.
-        y_label: what goes up.
-        lines: the points of each, by its name: their places to the right and up.
-    """
-
-    name: str
-    title: str
-    caption: str
-    x_label: str
-    y_label: str
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Pictures to be shown together.
-
-    Args:
-        name: of the file, without its ending.
-        title: a few words.
-        caption: what is seen.
-        pictures: each with a line of text.
-    """
-
-    name: str
-    title: str
-    caption: str
-    pictures: Sequence[tuple[Image.Image, str]]
 
 
 @dataclass(frozen=True)
@@ -282,7 +245,7 @@ class Task(ABC):
     def deployment(self) -> Deployment:
         """How the network is used outside of here."""
 
-    def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Curves | Gallery]:
+    def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Exhibit]:
         """What a report shows of a network beside its metrics; nothing, where a task has nothing to show.
 
         Args:

@@ -112,6 +112,19 @@ def test_paper_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     assert "the paper's row repeats that of MViTv2-S" in printed
 
 
+def test_paper_leaves_out_rows_whose_extra_is_missing(capsys, monkeypatch):
+    few = [row for row in paper.ROWS if row.row in ("Castling-DeiT-B", "ViT-Base")]
+    monkeypatch.setattr(paper, "ROWS", few)
+    monkeypatch.delitem(sys.modules, "castling.tasks.segmentation.mask2former", raising=False)
+    for name in [name for name in sys.modules if name.startswith("transformers.models.mask2former")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["paper"]) == 0
+    printed = capsys.readouterr().out
+    assert "87.22" in printed
+    assert 'ADE20K: transformers is missing; install it with: pip install "castling-vit[segmentation]"' in printed
+
+
 def test_models(capsys):
     assert main(["models", "castling_deit_t*"]) == 0
     shown = capsys.readouterr().out

@@ -11,8 +11,8 @@ from torchvision.ops import box_iou
 from castling.tasks.detection.annotations import Annotations
 from castling.tasks.detection.drawing import draw_boxes
 from castling.tasks.detection.metrics import Judged, precisions
+from castling.tasks.exhibits import Curves, Exhibit, Gallery
 from castling.tasks.pictures import in_channels
-from castling.tasks.task import Curves, Gallery
 
 SHOWN = 6  # pictures of a gallery
 MOST_LINES = 8  # curves that can be told apart
@@ -21,7 +21,7 @@ OVERLAP = 0.5  # with the truth, from which on an object is found
 SIDE = 360  # pixels of the longer side of a drawing
 
 
-def examine(pictures: Sequence[Judged], source: Annotations, labels: Sequence[str]) -> list[Curves | Gallery]:
+def examine(pictures: Sequence[Judged], source: Annotations, labels: Sequence[str]) -> list[Exhibit]:
     """Curves and galleries of a split.
 
     Args:

@@ -32,10 +32,11 @@ from castling.tasks.detection.transforms import (
     collate,
     prepare,
 )
+from castling.tasks.exhibits import Exhibit
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
-from castling.tasks.task import Batch, Curves, Deployment, Facts, Gallery, Losses, Moment, Task
+from castling.tasks.task import Batch, Deployment, Facts, Losses, Moment, Task
 
 CALIBRATION_BATCH = 32
 MAPS = (2, 3, 4)  # those of strides 8, 16 and 32, as timm counts the stages of convolutional networks
@@ -175,7 +176,7 @@ class Detection(Task):
             tolerance=PIXELS,
         )
 
-    def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Curves | Gallery]:
+    def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Exhibit]:
         """Precision over recall, and pictures with the truth beside what was seen: some, and the worst."""
         pictures = [
             picture for batch in batches for picture in judge(self.forward(network, batch), batch, self.config.select)

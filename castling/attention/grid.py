@@ -41,9 +41,7 @@ class GridNote:
         return {"grid": None, "visible": None}
 
 
-def resolve_grid(
-    num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0, visible: Tensor | None = None
-) -> Grid:
+def resolve_grid(num_tokens: int, grid: Grid | None, num_prefix_tokens: int = 0, visible: Tensor | None = None) -> Grid:
     """Rows and columns of the token grid: as given, or the square that the tokens make.
 
     Args:

@@ -57,7 +57,7 @@ def fit_linear_probe(
         max_steps: of L-BFGS.
 
     Returns:
-        The layer in float64, for features from which the mean `(D,)` is taken and that are divided by the spread `(D,)`.
+        The layer in float64, for features less the mean `(D,)` and divided by the spread `(D,)`, which come with it.
 
     Raises:
         ValueError: for a negative penalty.
@@ -77,8 +77,8 @@ def fit_linear_probe(
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(layer(inputs), labels) + penalty / 2 * layer.weight.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     return layer, mean, spread

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid
+from castling.attention.grid import Grid, depthwise_on_grid, resolve_grid, with_prefix
 from castling.config import check_odd
 
 
@@ -35,10 +35,19 @@ class TokenConv(nn.Conv1d):
         check_odd("kernel size", kernel_size)
         super().__init__(num_heads, num_heads, kernel_size, groups=num_heads, bias=False)
 
-    def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
-        """Convolve values `(B, N, H, D)` to `(B, N, H, D)`."""
-        weight = per_channel(self.weight.to(v.dtype), v.shape[-2:])  # (C, 1, taps)
-        tokens = depthwise_on_grid(v.flatten(2), weight.unsqueeze(-2), (1, v.shape[1]))
+    def forward(self, v: Tensor, grid: Grid | None = None, visible: Tensor | None = None) -> Tensor:
+        """Convolve values `(B, N, H, D)` to `(B, N, H, D)`.
+
+        Where only the places `visible` `(B, Nv)` of the grid have a token, they keep their distances: the others are
+        zeros in the sequence. Whatever comes before them is the prefix.
+        """
+        weight = per_channel(self.weight.to(v.dtype), v.shape[-2:]).unsqueeze(-2)  # (C, 1, 1, taps)
+        length = v.shape[1]
+        if visible is not None:
+            num_prefix = length - visible.shape[1]
+            rows, columns = resolve_grid(length, grid, num_prefix, visible)
+            length, visible = num_prefix + rows * columns, with_prefix(visible, num_prefix)
+        tokens = depthwise_on_grid(v.flatten(2), weight, (1, length), visible=visible)
         return tokens.unflatten(-1, v.shape[-2:])
 
 
@@ -59,9 +68,12 @@ class GridConv(nn.Conv2d):
         super().__init__(num_heads, num_heads, kernel_size, groups=num_heads, bias=False)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def forward(self, v: Tensor, grid: Grid | None = None) -> Tensor:
-        """Convolve values `(B, N, H, D)` on their grid, a square where none is given."""
-        grid = resolve_grid(v.shape[1], grid, self.num_prefix_tokens)
+    def forward(self, v: Tensor, grid: Grid | None = None, visible: Tensor | None = None) -> Tensor:
+        """Convolve values `(B, N, H, D)` on their grid, a square where none is given.
+
+        Where only the places `visible` `(B, Nv)` have a token, there are zeros at the others.
+        """
+        grid = resolve_grid(v.shape[1], grid, self.num_prefix_tokens, visible)
         weight = per_channel(self.weight.to(v.dtype), v.shape[-2:])  # (C, 1, k, k)
-        tokens = depthwise_on_grid(v[:, self.num_prefix_tokens :].flatten(2), weight, grid)
+        tokens = depthwise_on_grid(v[:, self.num_prefix_tokens :].flatten(2), weight, grid, visible=visible)
         return F.pad(tokens, (0, 0, self.num_prefix_tokens, 0)).unflatten(-1, v.shape[-2:])

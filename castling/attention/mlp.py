@@ -61,16 +61,19 @@ class Mlp(TimmMlp):
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Map tokens `(B, N, C)` one by one and, with the convolution, over their grid.
 
-        Where no grid is given it is what the grid note says, or else a square.
+        Where no grid is given it is what the grid note says, or else a square. Where the note says that only some
+        places have a token, the convolution sees zeros at the others.
 
         Raises:
             ValueError: if the convolution is there and the grid does not hold the tokens.
         """
         if self.conv is None:
             return super().forward(x)
-        grid = resolve_grid(x.shape[1], grid or self.grid_note.grid, self.num_prefix_tokens)
+        grid, visible = self.grid_note.places(grid)
+        grid = resolve_grid(x.shape[1], grid, self.num_prefix_tokens, visible)
         hidden = self.fc1(x)
-        patches = self.act(depthwise_on_grid(hidden[:, self.num_prefix_tokens :], self.conv.weight, grid))
+        patches = hidden[:, self.num_prefix_tokens :]
+        patches = self.act(depthwise_on_grid(patches, self.conv.weight, grid, visible=visible))
         if not self.num_prefix_tokens:
             return self._second_layer(patches)
         prefix = self.act(hidden[:, : self.num_prefix_tokens])

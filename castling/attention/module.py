@@ -78,6 +78,7 @@ class HeadMixer(nn.Module):
         bias: Tensor | None = None,
         subsample: Callable[[Tensor], Tensor] = lambda tokens: tokens,
         unpooled_v: Tensor | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """Eq. 9 on token-major tensors.
 
@@ -89,6 +90,7 @@ class HeadMixer(nn.Module):
             bias: summand of the logits of softmax, in the kernel or the branch, `(H, Nq, N)`; of no effect elsewhere.
             subsample: choice of the queries' places from tokens `(B, N, H, Dv)`, where queries are fewer than values.
             unpooled_v: values before they were pooled to v, the source of a query's own value and the convolution.
+            visible: the places in the grid of the values behind the prefix `(B, Nv)`, where not all have one.
 
         Returns:
             `(B, Nq, H, Dv)`, in the dtype of q.
@@ -97,7 +99,9 @@ class HeadMixer(nn.Module):
         local_v = v if unpooled_v is None else unpooled_v
         with autocast_off(q):
             if self.folded:
-                local = None if self.local_conv is None else subsample(self.local_conv(promote(local_v), grid))
+                local = None
+                if self.local_conv is not None:
+                    local = subsample(self.local_conv(promote(local_v), grid, visible))
                 tokens = promote(q), promote(k), promote(v), promote(subsample(local_v))
                 return folded_attention(*tokens, local, config, eps).to(q.dtype)
             if config.kernel == "linear_angular":
@@ -116,7 +120,7 @@ class HeadMixer(nn.Module):
                 out = unit(promote(out), eps)
             if self.local_conv is not None:
                 # In this order the sum keeps the tokens' layout, and the output projection needs no copy.
-                out = subsample(self.local_conv(promote(local_v), grid)) + out
+                out = subsample(self.local_conv(promote(local_v), grid, visible)) + out
             return out.to(q.dtype)
 
 
@@ -184,7 +188,7 @@ class CastlingAttention(HeadMixer):
             attn_mask: None; the argument is here because timm's blocks pass it.
             is_causal: False, for the same reason.
             grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default what the grid
-                note says, or else a square.
+                note says, with the places of the tokens in it, or else a square.
 
         Returns:
             Tokens `(B, N, dim)`.
@@ -195,4 +199,5 @@ class CastlingAttention(HeadMixer):
         if attn_mask is not None or is_causal:
             raise ValueError("linear attention knows no masks; got attn_mask or is_causal")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
-        return self.proj_drop(self.proj(self.mix(q, k, v, grid or self.grid_note.grid).flatten(2)))
+        grid, visible = self.grid_note.places(grid)
+        return self.proj_drop(self.proj(self.mix(q, k, v, grid, visible=visible).flatten(2)))

@@ -7,6 +7,7 @@ than 50 keys, however long training goes on.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +19,20 @@ from castling.measure.occupancy import record_occupancy
 
 
 @torch.no_grad()
-def count_keys(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """Keys that each attention with a branch sees, for a picture of this size."""
+def count_keys(model: nn.Module, *inputs: Tensor) -> dict[str, int]:
+    """Keys that each attention with a branch sees, for inputs of this size."""
+    device = next(model.parameters()).device
     with eval_mode(model), record_occupancy(model) as record:
-        model(example.to(next(model.parameters()).device))
+        model(*(given.to(device) for given in inputs))
     return record.num_keys
 
 
-def mask_advice(model: nn.Module, example: Tensor, last_threshold: float | None = None) -> list[str]:
+def mask_advice(model: nn.Module, example: Tensor | Sequence[Tensor], last_threshold: float | None = None) -> list[str]:
     """Where the mask cannot become empty.
 
     Args:
         model: a model with its branches.
-        example: a picture `(1, C, H, W)` of the size that it will see.
+        example: a picture `(1, C, H, W)` of the size that it will see, or all inputs where it has several.
         last_threshold: the end of a schedule; None for the threshold that the branches have.
 
     Returns:
@@ -43,9 +45,10 @@ def mask_advice(model: nn.Module, example: Tensor, last_threshold: float | None 
 of a row is at least 1/49. Nearest settings that can: a threshold of 0.0205, a relative threshold of 1 or more, or a \
 schedule that ends at 1
     """
+    inputs = (example,) if isinstance(example, Tensor) else example
     groups: dict[tuple[int, float, bool], list[str]] = {}
     found = branches(model)
-    for name, num_keys in count_keys(model, example).items():
+    for name, num_keys in count_keys(model, *inputs).items():
         branch = found[name]
         threshold = branch.threshold if last_threshold is None else last_threshold
         if not can_empty(threshold, num_keys, branch.relative):

@@ -44,7 +44,7 @@ class NotingPatchEmbed(PatchEmbed):
         size = (x.shape[-2], x.shape[-1])
         if not self.dynamic_img_pad:
             check_image_size(size, self.patch_size)
-        self.grid_note.grid = self.dynamic_feat_size(size)
+        self.grid_note.grid, self.grid_note.visible = self.dynamic_feat_size(size), None
         return super().forward(x)
 
 

@@ -15,6 +15,7 @@ TASKS: dict[str, str | type[Task]] = {
     "classification": "castling.tasks.classification.task:Classification",
     "detection": "castling.tasks.detection.task:Detection",
     "embedding": "castling.tasks.embedding.task:Embedding",
+    "pretraining": "castling.tasks.pretraining.task:Pretraining",
 }
 
 

@@ -24,6 +24,8 @@ from castling.models.levit_attention import LevitDesign
 from castling.models.pretrained import load_host_weights
 from castling.tasks.huggingface import is_huggingface, make_huggingface, read_huggingface
 
+# What networks of tasks call the network that they are built on, and what wrappers of it call the one inside.
+INNER_NAMES = ("backbone.", "model.", "vit.")
 TWO_LABELS = ("LABEL_0", "LABEL_1")  # what transformers has by default, and then does not save
 
 
@@ -56,7 +58,8 @@ class NetworkConfig:
         attention: options of the attention (all but Castling-LeViT).
         design: options of the attention's design (Castling-LeViT).
         options: whatever else the network takes, such as `depth` or `patch_size`.
-        weights: file with weights to start from; those of a head with other outputs are left out.
+        weights: file with weights to start from; those of a head with other outputs are left out. Of a task's whole
+            network those of its backbone are taken.
         convert: castling attention for a plain network, put in after its weights are loaded.
         input_size: another picture size than that of the weights; position embeddings are resampled to it.
 
@@ -137,7 +140,7 @@ def start_network(
         raise _no_folder(config.name)
     network = _make_plain(config, num_outputs, channels, facts, start)
     if config.weights is not None:
-        _load_start(network, config.weights)
+        load_start(network, config.weights)
     size = config.input_size
     if config.convert is None:
         return (network if size is None else at_size(network, size)), None
@@ -216,19 +219,47 @@ def _load_stage(network: nn.Module, path: str) -> None:
         raise ValueError(f"model.convert.start: {path} does not fit the converted network: {error}") from error
 
 
-def _load_start(network: Any, path: str) -> None:
-    """Load weights of the same network, or of the plain one it was made from; a head of another size stays new."""
-    weights = read_weights(path, "model.weights")
-    if isinstance(network, FeatureGetterNet):  # maps of stages: it has no head, and may have fewer stages
-        network, weights = (
-            network.model,
-            {name: weights[name] for name in network.model.state_dict() if name in weights},
-        )
+def load_start(network: Any, path: str | Path) -> None:
+    """Load weights to start from: of the same network, of the plain one it was made from, or of a whole around it.
+
+    Args:
+        network: any; its head stays new where the file has none of its size.
+        path: the file.
+
+    Raises:
+        ValueError: if there is no such file, no weights in it, or they do not fit.
+    """
+    maps = isinstance(network, FeatureGetterNet)
+    network = network.model if maps else network
+    own = network.state_dict()
+    weights = weights_inside(read_weights(path, "model.weights"), own)
+    if maps:  # of stages: it has no head, and may have fewer stages
+        weights = {name: weights[name] for name in own if name in weights}
     classifiers = (getattr(network, "pretrained_cfg", None) or {}).get("classifier") or "head"  # timm's name, or names
     heads = ("head", *([classifiers] if isinstance(classifiers, str) else classifiers))
-    own = network.state_dict()
     for name, value in own.items():
         if name.startswith(heads) and (name not in weights or weights[name].shape != value.shape):
             weights[name] = value
     fitting = {name: value for name, value in weights.items() if name in own or not name.startswith(heads)}
     load_host_weights(network, fitting)
+
+
+def weights_inside(weights: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
+    """Of the weights of a whole network, those of the network that it is built on, under that one's names.
+
+    Args:
+        weights: such as `backbone.*` beside those of other parts.
+        wanted: the names that the network inside has.
+
+    Example:
+        >>> import torch
+        >>> whole = {"backbone.vit.norm.bias": torch.zeros(2), "backbone.up.bias": torch.zeros(2)}
+        >>> list(weights_inside(whole, ["norm.bias"])), list(weights_inside(whole, list(whole)))
+        (['norm.bias'], ['backbone.vit.norm.bias', 'backbone.up.bias'])
+    """
+    found, names = dict(weights), list(wanted)
+    for prefix in INNER_NAMES:
+        inside = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+        if inside and not any(name.startswith(prefix) for name in names):
+            found = inside
+    return found

@@ -245,6 +245,10 @@ class Task(ABC):
     def deployment(self) -> Deployment:
         """How the network is used outside of here."""
 
+    def training_inputs(self) -> tuple[Tensor, ...]:
+        """Empty inputs of the network as it gets them in training; those of its deployment where they are the same."""
+        return (self.deployment().example,)
+
     def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Exhibit]:
         """What a report shows of a network beside its metrics; nothing, where a task has nothing to show.
 

@@ -118,7 +118,7 @@ class Trainer:
     def _begin(self, network: nn.Module, resume: bool) -> None:
         """Make the run folder, once a first pass has shown that the pictures fit the network."""
         last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
-        advice = mask_advice(network, self.task.deployment().example, last_threshold)
+        advice = mask_advice(network, self.task.training_inputs(), last_threshold)
         if not resume:
             self.folder.create(self.recipe, self.task.facts, describe_network(network))
         self.accelerator.wait_for_everyone()

@@ -4,7 +4,7 @@ import torch
 
 from castling import castled
 from castling.tasks.classification.distillation import write_logits
-from castling.tasks.classification.sources import open_source
+from castling.tasks.picture_sources import open_source
 from castling.training import parse_recipe, train
 from castling.training.saved import open_model
 

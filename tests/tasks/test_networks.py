@@ -13,6 +13,7 @@ from castling.tasks.networks import (
     ConvertConfig,
     NetworkConfig,
     head_width,
+    load_start,
     make_network,
     network_facts,
     read_weights,
@@ -129,6 +130,28 @@ def test_head_under_another_name_stays_new_too(tmp_path):
     fresh, loaded = build(**options), build(**options, weights=str(tmp_path / "x.safetensors"))
     assert torch.equal(loaded.fc.weight, fresh.fc.weight)
     assert torch.equal(loaded.conv1[0].weight, weights["conv1.0.weight"])
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "backbone.vit.", "backbone.model.", "model."])
+def test_weights_of_a_whole_network_give_those_of_its_backbone(tmp_path, prefix):
+    model = build(seed=3, num_classes=0)
+    whole = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
+    others = {"decoder.blocks.0.weight": torch.ones(2), "head.weight": torch.ones(10, 32)} if "." in prefix[:-1] else {}
+    save_file(whole | others, tmp_path / "whole.safetensors")
+    fresh, loaded = build(seed=4), build(seed=4, weights=str(tmp_path / "whole.safetensors"))
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, (fresh if name.startswith("head.") else model).state_dict()[name]), name
+    bare = build(seed=5, num_classes=0)
+    load_start(bare, tmp_path / "whole.safetensors")
+    assert all(torch.equal(value, bare.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_maps_of_stages_start_from_a_whole_network_too(tmp_path):
+    options = {"name": "castling_lcnet_vit_small", "options": {"scale": 0.25, "num_heads": [2, 2]}, "channels": 3}
+    model = build(**options, num_classes=None)
+    save_file({f"backbone.{name}": value for name, value in model.state_dict().items()}, tmp_path / "x.safetensors")
+    loaded = build(**options, seed=1, num_classes=None, weights=str(tmp_path / "x.safetensors"))
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
 
 
 def test_missing_weights_are_named(tmp_path):

@@ -11,6 +11,7 @@ from castling.tasks.detection.task import Detection
 from castling.tasks.embedding.task import Embedding
 from castling.tasks.networks import NetworkConfig
 from castling.tasks.preparation import PictureConfig
+from castling.tasks.pretraining.task import Pretraining
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def test_tasks_are_found_by_name_or_by_their_class():
         "classification": Classification,
         "detection": Detection,
         "embedding": Embedding,
+        "pretraining": Pretraining,
     }
     assert find_task(f"{__name__}:Shade") is Shade
 

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from castling.tasks.classification.sources import LabelledSource, SourceName, open_source
+from castling.tasks.picture_sources import LabelledSource, SourceName, open_source
 from castling.tasks.preparation import PictureConfig, VariationConfig
 
 

@@ -21,9 +21,9 @@ from castling.tasks.classification.judge import LabelJudge
 from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
 from castling.tasks.classification.predict import LabelOptions, interpret_logits
-from castling.tasks.classification.sources import LabelledSource
 from castling.tasks.data_check import DataForm
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
+from castling.tasks.picture_sources import LabelledSource
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
 from castling.tasks.preparation import eval_transform, train_transform

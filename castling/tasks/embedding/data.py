@@ -1,18 +1,14 @@
-"""Pictures without labels: all files of a folder and those below it."""
+"""A folder of pictures without labels: what the network sees of them, and how they are varied."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from castling.tasks.pictures import is_held_out, pictures_in, read_picture
 from castling.tasks.preparation import PictureConfig, VariationConfig
 
 
@@ -21,8 +17,8 @@ class FolderConfig(PictureConfig):
     """A folder of pictures, in any order and depth.
 
     Args:
-        root: the folder. Where it has `train` and `val` in it, these are the splits; otherwise a tenth of its pictures,
-            chosen by their names, is kept for evaluation.
+        root: the folder. Where it has `train` and `val` in it, these are the splits (`validation` or `test` may stand
+            for `val`); otherwise a tenth of its pictures, chosen by their names, is kept for evaluation.
 
     Raises:
         ValueError: as for `PictureConfig`.
@@ -41,30 +37,6 @@ class GentleConfig(VariationConfig):
     erasing: float = 0.0
 
 
-@dataclass
-class FolderPictures:
-    """Pictures in files.
-
-    Args:
-        root: what the paths are relative to.
-        paths: as bytes in one array: a list of a million strings is copied page by page into every loader worker.
-    """
-
-    root: Path
-    paths: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def name(self, index: int) -> str:
-        """Path of a picture relative to the root."""
-        return os.fsdecode(self.paths[index])
-
-    def read(self, index: int) -> tuple[Image.Image, None]:
-        """A picture, decoded to the end, of which nothing is known."""
-        return read_picture(self.root / self.name(index)), None
-
-
 @dataclass(frozen=True)
 class ImageOnly:
     """Makes an example of a picture; an object, as loader workers must get it.
@@ -78,24 +50,3 @@ class ImageOnly:
     def __call__(self, picture: Image.Image, known: None) -> dict[str, Any]:
         """`image` (C, H, W)."""
         return {"image": self.transform(picture)}
-
-
-def open_folder(root: str | None, split: str) -> FolderPictures:
-    """The pictures of a split.
-
-    Raises:
-        ValueError: without a folder, or if there are no pictures in it.
-        FileNotFoundError: names the folder that is missing.
-    """
-    if root is None:
-        raise ValueError("data.root: name the folder that the pictures are in")
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
-    if (folder / "train").is_dir() and (folder / "val").is_dir():
-        names = sorted(pictures_in(folder / split, folder))
-    else:
-        names = [name for name in sorted(pictures_in(folder, folder)) if is_held_out(name) == (split == "val")]
-    if not names:
-        raise ValueError(f"no pictures for {split} in {folder}")
-    return FolderPictures(folder, np.array([os.fsencode(name.removeprefix("./")) for name in names]))

@@ -14,11 +14,12 @@ from torch.nn.functional import cosine_similarity
 
 from castling.measure.trees import Tree
 from castling.tasks.batches import EpochBatches, Shard
-from castling.tasks.embedding.data import FolderConfig, FolderPictures, GentleConfig, ImageOnly, open_folder
+from castling.tasks.embedding.data import FolderConfig, GentleConfig, ImageOnly
 from castling.tasks.embedding.losses import output_loss
 from castling.tasks.embedding.metrics import OutputError
 from castling.tasks.embedding.predict import VectorOptions, interpret_vectors
 from castling.tasks.networks import NetworkConfig, head_width, make_network, network_facts, start_network
+from castling.tasks.picture_folders import FolderPictures, open_folder
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
 from castling.tasks.preparation import eval_transform, train_transform

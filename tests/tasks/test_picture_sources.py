@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from castling.tasks.classification.sources import open_source
+from castling.tasks.picture_sources import open_source
 
 
 def save_picture(path, value=0, **options):

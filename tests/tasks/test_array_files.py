@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from castling.tasks.classification.sources import open_source
+from castling.tasks.picture_sources import open_source
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]

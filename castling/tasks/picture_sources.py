@@ -18,7 +18,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from castling.config import check_choice
 from castling.extras import import_extra
-from castling.tasks.classification.array_files import ArraySource, read_cifar, read_idx
+from castling.tasks.array_files import ArraySource, read_cifar, read_idx
 from castling.tasks.pictures import Source, pictures_in, read_picture, strict_decoding
 
 SourceName = Literal["digits", "folder", "idx", "cifar", "huggingface"]

@@ -1,0 +1,1 @@
+"""Pretraining without labels: parts of pictures are hidden, and the network learns to draw them (MAE)."""

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, cast
 
 import timm
 import torch
-from timm.models import VisionTransformer
 from torch import nn
 
 from castling.config import AttentionConfig
@@ -23,10 +21,8 @@ from castling.conversion import castle, has_castling_attention, is_castled
 from castling.measure import count_macs, count_parameters
 from castling.measure.macs import ParameterConvention
 from castling.measure.shapes import shapes_only
-from castling.models.feature_pyramid import FeaturePyramid
 from castling.models.levit import PLAIN_LEVIT
 from castling.models.levit_attention import LevitDesign, Pooling
-from castling.tasks.segmentation.model import Segmenter, SegmenterConfig
 from castling.training import load_recipe
 
 UNITS = {"params_m": 1e6, "macs_m": 1e6, "macs_g": 1e9, "backbone_macs_g": 1e9}
@@ -121,9 +117,9 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     return comparisons
 
 
-def _of_recipe(name: str, *overrides: str) -> nn.Module:
-    """The network of a recipe for COCO's 80 classes in its inference form."""
-    task = load_recipe(name, overrides).make_task({"labels": [str(number) for number in range(80)]})
+def _of_recipe(name: str, *overrides: str, num_labels: int = 80) -> nn.Module:
+    """The network of a recipe in its inference form, for COCO's 80 classes or another number of them."""
+    task = load_recipe(name, overrides).make_task({"labels": [str(number) for number in range(num_labels)]})
     network = task.build_network()
     return castle(network, inplace=True) if has_castling_attention(network) and not is_castled(network) else network
 
@@ -133,20 +129,12 @@ def _detector(table: str, row: str, recipe: str, *overrides: str) -> PaperRow:
     return PaperRow(table, row, build, image_size=size, misfits=(("params_m", _PICODET),))
 
 
-def _segmenter(castling: bool) -> nn.Module:
-    """Mask2Former for ADE20K's 150 classes on a castled pyramid, or on that of the plain ViT."""
-    vit = _castled("castling_deit_base_patch16_224", num_classes=0) if castling else _deit("base", num_classes=0)
-    config = SegmenterConfig(decoder="mask2former")
-    return Segmenter(FeaturePyramid(cast(VisionTransformer, vit), config.dim), config, num_classes=150)
+def _castled(name: str) -> nn.Module:
+    return castle(timm.create_model(name), inplace=True)
 
 
-def _castled(name: str, **options: Any) -> nn.Module:
-    return castle(timm.create_model(name, **options), inplace=True)
-
-
-def _deit(size: str, **options: Any) -> nn.Module:
-    plain = {"attention": AttentionConfig.baseline(), "mlp_conv_size": 0}
-    return timm.create_model(f"castling_deit_{size}_patch16_224", **plain, **options)
+def _deit(size: str) -> nn.Module:
+    return timm.create_model(f"castling_deit_{size}_patch16_224", attention=AttentionConfig.baseline(), mlp_conv_size=0)
 
 
 def _levit(size: int, design: LevitDesign, distilled: bool) -> nn.Module:
@@ -214,9 +202,12 @@ ROWS: list[PaperRow] = [
     _detector("coco", "Castling-ViT-L-416 (LCNet-ViT)", "lcnet_vit_l_416"),
     _detector("latency", "Castling-ViT-L-416", "lcnet_vit_l_416"),
     *(
-        PaperRow("ade20k", f"{name}{start}", partial(_segmenter, castling), "all", image_size=(512, 704))
+        PaperRow("ade20k", f"{name}{start}", partial(_of_recipe, recipe, num_labels=150), "all", image_size=(512, 704))
         for start in ("", ", MAE")
-        for name, castling in (("ViT-Base", False), ("Castling-ViT-Base", True))
+        for name, recipe in (
+            ("ViT-Base", "ade20k/softmax_vit_base"),
+            ("Castling-ViT-Base", "ade20k/castling_vit_base"),
+        )
     ),
     *(
         _detector(f"ablation_{size}", row, f"{recipe}_{size}", *overrides)

@@ -16,6 +16,7 @@ TASKS: dict[str, str | type[Task]] = {
     "detection": "castling.tasks.detection.task:Detection",
     "embedding": "castling.tasks.embedding.task:Embedding",
     "pretraining": "castling.tasks.pretraining.task:Pretraining",
+    "segmentation": "castling.tasks.segmentation.task:Segmentation",
 }
 
 

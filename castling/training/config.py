@@ -22,20 +22,26 @@ class OptimizerConfig:
         weight_decay: not applied to norms, biases and what a model exempts.
         momentum: for those that have one.
         layer_decay: factor of the learning rate per layer, counted from the head; None for one rate.
+        factors: factors of the learning rate by the beginning of parameters' names, such as `{backbone: 0.1}`.
         options: whatever else the optimizer takes, such as `betas`.
 
     Raises:
-        ValueError: for a name that timm does not know.
+        ValueError: for a name that timm does not know, factors that are not above 0, or both factors and layer decay.
     """
 
     name: str = "adamw"
     weight_decay: float = 0.05
     momentum: float = 0.9
     layer_decay: float | None = None
+    factors: dict[str, float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.name, list_optimizers())
+        if min(self.factors.values(), default=1.0) <= 0:
+            raise ValueError(f"factors must be above 0; got {self.factors}")
+        if self.factors and self.layer_decay is not None:
+            raise ValueError(f"give factors or layer_decay, not both; got {self.factors} and {self.layer_decay}")
 
 
 @dataclass(frozen=True)

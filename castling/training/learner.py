@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
 from torch import nn
 from torch.optim import Optimizer
 
@@ -20,7 +20,7 @@ from castling.measure.macs import count_parameters
 from castling.tasks.batches import Shard
 from castling.tasks.imitation import Imitation, ImitationName
 from castling.tasks.task import Batch, Losses, Moment, Task
-from castling.training.config import TrainingConfig
+from castling.training.config import OptimizerConfig, TrainingConfig
 from castling.training.recipe import Recipe
 
 
@@ -70,9 +70,14 @@ def make_accelerator(recipe: Recipe, folder: Path | str) -> Accelerator:
 
 
 def make_optimizer(network: nn.Module, config: TrainingConfig) -> Optimizer:
-    """The optimizer of a recipe; timm's."""
+    """The optimizer of a recipe; timm's.
+
+    Raises:
+        ValueError: if no parameter has a name that a factor is for.
+    """
+    parameters = scaled_groups(network, config.optimizer) if config.optimizer.factors else network
     optimizer: Optimizer = create_optimizer_v2(
-        network,
+        parameters,
         config.optimizer.name,
         lr=config.learning_rate.peak,
         weight_decay=config.optimizer.weight_decay,
@@ -81,6 +86,37 @@ def make_optimizer(network: nn.Module, config: TrainingConfig) -> Optimizer:
         **config.optimizer.options,
     )
     return optimizer
+
+
+def scaled_groups(network: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Groups of parameters by decay and by the factor of their learning rate.
+
+    Raises:
+        ValueError: if no parameter has a name that a factor is for.
+
+    Example:
+        >>> network = nn.ModuleDict({"backbone": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
+        >>> groups = scaled_groups(network, OptimizerConfig(factors={"backbone": 0.1}))
+        >>> sorted((group["lr_scale"], group["weight_decay"]) for group in groups)
+        [(0.1, 0.0), (0.1, 0.05), (1.0, 0.0), (1.0, 0.05)]
+    """
+    scales = {name: 1.0 for name, _ in network.named_parameters()}
+    for prefix, factor in config.factors.items():
+        meant = [name for name in scales if name.startswith(prefix)]
+        if not meant:
+            raise ValueError(
+                f"optimizer.factors: no parameter's name begins with {prefix!r}, as {next(iter(scales))!r}"
+            )
+        scales |= dict.fromkeys(meant, factor)
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    exempt = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    groups = []
+    for group in param_groups_weight_decay(network, config.weight_decay, exempt):
+        by_scale: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            by_scale.setdefault(scales[names[id(parameter)]], []).append(parameter)
+        groups += [{**group, "params": found, "lr_scale": scale} for scale, found in by_scale.items()]
+    return groups
 
 
 def num_workers(asked: int | None, shard: Shard) -> int:

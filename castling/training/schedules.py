@@ -1,7 +1,7 @@
 """What moves during training: learning rate, threshold of the mask, blend of a conversion; functions of progress alone.
 
 Being functions of the step, they need no state in a checkpoint. `exponential` is the paper's classification recipe
-(Sec. 4.1), `cosine` that of DeiT.
+(Sec. 4.1), `cosine` that of DeiT, `polynomial` that of Mask2Former.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from castling.attention.threshold import ThresholdSchedule
 from castling.config import check_choice
 from castling.conversion import BlendSchedule, ConvertedAttention
 
-RateName = Literal["constant", "cosine", "exponential"]
+RateName = Literal["constant", "cosine", "exponential", "polynomial"]
+POWER = 0.9  # of the polynomial, as semantic segmentation has it since DeepLab
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class LearningRateSchedule:
 
     Args:
         kind: after the warm-up `constant` stays, `cosine` falls to `final` over the epochs left, `exponential` is
-            multiplied by `decay` after each epoch.
+            multiplied by `decay` after each epoch, `polynomial` falls to `final` as the epochs left, to the power 0.9.
         peak: learning rate after the warm-up.
         warmup_epochs: epochs of the warm-up; it rises with every step.
         warmup_from: learning rate at the very start.
-        final: where `cosine` ends.
+        final: where `cosine` and `polynomial` end.
         decay: factor per epoch of `exponential`.
 
     Raises:
@@ -66,9 +67,11 @@ class LearningRateSchedule:
         since = epoch - self.warmup_epochs
         if self.kind == "exponential":
             return self.peak * self.decay ** math.floor(since + 1e-9)  # the sum of many steps is an epoch
+        share = min(since / max(epochs - self.warmup_epochs, 1e-9), 1.0)
         if self.kind == "cosine":
-            share = min(since / max(epochs - self.warmup_epochs, 1e-9), 1.0)
             return self.final + (self.peak - self.final) * (1 + math.cos(math.pi * share)) / 2
+        if self.kind == "polynomial":
+            return self.final + (self.peak - self.final) * (1 - share) ** POWER
         return self.peak
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from castling.measure.trees import Tree
 from castling.models.input_size import check_image_size
 from castling.tasks.batches import EpochBatches, Shard
+from castling.tasks.exhibits import Exhibit, Gallery
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor, Seen
@@ -24,7 +25,6 @@ from castling.tasks.pretraining.metrics import DrawingError
 from castling.tasks.pretraining.model import MaskedAutoencoder
 from castling.tasks.pretraining.patches import Masked, Patch, fixed_places, hidden_places, masked_by_share
 from castling.tasks.pretraining.predict import HidingOptions, WithHidden, interpret_drawings
-from castling.tasks.exhibits import Exhibit, Gallery
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
 
 CLOSE = 0.1  # difference of two drawings, root mean square in the unit of the error, that nobody sees

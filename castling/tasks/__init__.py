@@ -52,7 +52,7 @@ def data_forms() -> list[DataForm]:
 
     Example:
         >>> [form.name for form in data_forms()]
-        ['folder', 'coco', 'voc', 'yolo']
+        ['folder', 'coco', 'voc', 'yolo', 'ade20k', 'cityscapes', 'folders']
     """
     return [form for name in TASKS for form in find_task(name).data_forms()]
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mask_pictures import mask_recipe, write_masks
+from mask_pictures import CLASSES, mask_recipe, write_masks
 from PIL import Image
 from torch import nn
 
@@ -29,8 +29,88 @@ class Column(nn.Module):
 
     def forward(self, images):
         self.shown.append(tuple(images.shape[-2:]))
-        sizes = "dim: 32, fpn_dim: 16, queries: 5, layers: 1, encoder_layers: 1, ffn_dim: 32, heads: 2, points: 64"
+        small = images[..., ::4, ::4].mean(1)
+        return torch.stack([small, -small, small * 0], 1)
 
+
+def test_facts_are_classes_and_colours(root):
+    task = make_task(root)
+    assert task.facts["labels"] == list(CLASSES)
+    assert "palette" in task.facts
+    again = make_task(root / "gone", facts=task.facts)
+    assert again.build_network().num_classes == len(CLASSES)
+
+
+def test_a_split_of_other_classes_is_refused(root):
+    with pytest.raises(ValueError, match="not the 2 of training"):
+        make_task(root, facts={"labels": ["sky", "road"]}).loader("val", 2)
+
+
+def test_training_sees_squares_and_evaluation_whole_pictures(root):
+    task = make_task(root)
+    batch = next(iter(task.loader("train", 4, seed=0)))
+    assert batch["image"].shape == (4, 3, 64, 64)
+    batch = next(iter(task.loader("val", 4)))
+    assert batch["image"].shape == (4, 3, 64, 96)
+    assert batch["labels"].shape == (4, 48, 72)
+
+
+def test_losses_and_metrics_of_a_batch(root):
+    task = make_task(root)
+    network = task.build_network(training=True)
+    losses = task.losses(network.train(), next(iter(task.loader("train", 4, seed=0))))
+    losses.total.backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    batch, meter = next(iter(task.loader("val", 4))), task.meter()
+    meter.update(task.forward(network.eval(), batch), batch)
+    assert [metric.name for metric in meter.result()[:3]] == ["miou", "macc", "pacc"]
+
+
+def test_a_window_is_moved_over_pictures(root):
+    batch = next(iter(make_task(root).loader("val", 4)))
+    whole, parts = Column(), Column()
+    wanted = make_task(root).forward(whole, batch)
+    found = make_task(root, "window={size: 64, stride: 32}").forward(parts, batch)
+    assert whole.shown == [(64, 96)]
+    assert set(parts.shown) == {(64, 64)}
+    torch.testing.assert_close(found, wanted)
+    with pytest.raises(ValueError, match="stride must be at most the window"):
+        make_task(root, "window={size: 64, stride: 96}")
+
+
+def test_agreement_is_the_share_of_pixels(root):
+    task = make_task(root)
+    batch = next(iter(task.loader("val", 4)))
+    one = torch.zeros(4, 3, 16, 24)
+    one[:, 1] = 1
+    other = one.clone()
+    other[2, 2] = 2
+    assert task.agreement(one, one, batch).tolist() == [1, 1, 1, 1]
+    assert task.agreement(one, other, batch).tolist() == [1, 1, 0, 1]
+
+
+def test_predictions_have_the_size_of_their_pictures(root):
+    task = make_task(root)
+    network = task.build_network()
+    pictures = [Image.new("RGB", size) for size in ((50, 40), (72, 48), (50, 40))]
+    found = task.predictor(network)(pictures)
+    assert [prediction.mask.size for prediction in found] == [(50, 40), (72, 48), (50, 40)]
+    through = make_task(root, "window={size: 32, stride: 32}").predictor(network)(pictures)
+    assert [prediction.mask.size for prediction in through] == [(50, 40), (72, 48), (50, 40)]
+
+
+def test_it_is_deployed_with_its_classes(root):
+    deployment = make_task(root).deployment()
+    assert deployment.example.shape == (1, 3, 64, 64)
+    assert deployment.facts["labels"] == list(CLASSES)
+    assert deployment.outputs == ("scores",)
+
+
+@pytest.mark.parametrize("decoder", ["fpn", "mask2former"])
+def test_every_decoder_trains_and_gives_scores(root, decoder):
+    if decoder == "mask2former":
+        pytest.importorskip("transformers")
+    sizes = "dim: 32, fpn_dim: 16, queries: 5, layers: 1, encoder_layers: 1, ffn_dim: 32, heads: 2, points: 64"
     task = make_task(root, f"segmenter={{decoder: {decoder}, {sizes}}}")
     network = task.build_network(training=True).train()
     task.losses(network, next(iter(task.loader("train", 2, seed=0)))).total.backward()

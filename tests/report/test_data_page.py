@@ -1,6 +1,7 @@
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
@@ -25,6 +26,11 @@ def test_rows_have_a_number_for_each_split():
     assert rows["pictures"] == ["1,200", "2"]
     assert rows["boxes"] == ["1,503", "1"]
     assert rows["largest picture"] == ["9 x 9", "-"]
+
+
+def test_classes_have_shares_where_counts_are_too_large():
+    report = replace(made(), as_shares=True)
+    assert list(class_rows(report)) == [("cat", "0.2 %", "100 %"), ("<dog>", "99.8 %", "0 %")]
 
 
 def test_the_page_shows_the_samples_and_needs_nothing_else(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from castling.tasks.batches import EpochBatches, Key, Shard
-from castling.tasks.pictures import PictureLoader, Pictures, in_channels, pictures_in, read_picture
+from castling.tasks.pictures import PictureLoader, Pictures, WrongAnnotation, in_channels, pictures_in, read_picture
 from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, train_transform
 
 NOTHING = VariationConfig(crop_scale=None, flip=0, color_jitter=0, auto_augment=None, erasing=0)
@@ -172,6 +172,21 @@ def test_error_of_a_transform_is_raised(workers, seed):
     with pytest.raises(OSError, match="a mistake in a transform"):
         list(loader)
     assert pairs == []
+
+
+class Mislabelled(Album):
+    def read(self, index):
+        if index == 1:
+            raise WrongAnnotation("what is known of album/1 is wrong")
+        return super().read(index)
+
+
+@pytest.mark.parametrize("seed", [None, 0], ids=["evaluation", "training"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_wrong_annotation_is_raised_and_no_picture_gives_way(workers, seed):
+    pictures = Pictures(Mislabelled([noise(index) for index in range(4)]), Shown(eval_transform(COLOUR)), 3, seed)
+    with pytest.raises(WrongAnnotation, match="what is known of album/1 is wrong"):
+        list(PictureLoader(pictures, EpochBatches(4, 2, seed), workers))
 
 
 def test_nothing_readable_is_an_error_in_training():

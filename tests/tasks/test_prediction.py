@@ -5,6 +5,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from torchvision.transforms.functional import pil_to_tensor
 
 from castling.tasks.prediction import PicturePredictor, Unread, with_caption
 from castling.tasks.preparation import PictureConfig, eval_transform
@@ -142,6 +143,31 @@ def test_batches_give_what_single_pictures_give(predictor):
     assert [one.name for one in batched] == list("0123456")
     for single, other in zip(one_by_one, batched, strict=True):
         assert single.values == pytest.approx(other.values, abs=1e-5)
+
+
+class Sizes(torch.nn.Module):
+    """Says the sizes that it sees; pictures that come together have one."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.seen = []
+
+    def forward(self, images):
+        self.seen.append(tuple(images.shape))
+        return images.mean((2, 3)) * self.weight
+
+
+def test_inputs_of_several_sizes_are_seen_size_by_size_and_keep_their_order(files):
+    sizes = [(40, 50), (20, 25), (40, 50), (24, 25), (20, 25)]
+    pictures = [pixels(seed, size) for seed, size in enumerate(sizes)]
+    network = Sizes()
+    predictor = PicturePredictor(network, lambda picture: pil_to_tensor(picture) / 255, interpret, 1)
+    (files / "bad.png").write_text("no picture")
+    found = predictor([*pictures[:2], files / "bad.png", *pictures[2:]])
+    assert network.seen == [(2, 1, 40, 50), (2, 1, 20, 25), (1, 1, 24, 25)]
+    assert [one.name for one in found] == ["0", "1", str(files / "bad.png"), "3", "4", "5"]
+    assert [one.size for one in found if one.error is None] == [size[::-1] for size in sizes]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from castling.tasks.embedding.task import Embedding
 from castling.tasks.networks import NetworkConfig
 from castling.tasks.preparation import PictureConfig
 from castling.tasks.pretraining.task import Pretraining
+from castling.tasks.segmentation.task import Segmentation
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def test_tasks_are_found_by_name_or_by_their_class():
         "detection": Detection,
         "embedding": Embedding,
         "pretraining": Pretraining,
+        "segmentation": Segmentation,
     }
     assert find_task(f"{__name__}:Shade") is Shade
 

@@ -26,6 +26,8 @@ from castling.tasks.task import Batch, Task
 from castling.training import load_recipe, train
 from castling.training.saved import open_model
 
+FEW = 10  # labelled examples of each class, where there are few
+
 
 def labelled(task: Task) -> Classification:
     """The same pictures with their labels."""
@@ -42,10 +44,20 @@ def features(network: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tens
 
 
 def probe(network: nn.Module, pictures: Classification) -> dict[str, float]:
-    """Accuracy of logistic regression and of the nearest neighbours, on held-out pictures."""
+    """Accuracy on held-out pictures of logistic regression, with all labels and with few, and of nearest neighbours."""
     network = castle(network).eval()
     known, asked = (features(network, pictures.loader(split, 256)) for split in ("train", "val"))
-    return {"linear": linear_probe_accuracy(*known, *asked), "neighbours": knn_accuracy(*known, *asked)}
+    few = first_of_each(known[1])
+    return {
+        "linear": linear_probe_accuracy(*known, *asked),
+        "linear_few": linear_probe_accuracy(known[0][few], known[1][few], *asked),
+        "neighbours": knn_accuracy(*known, *asked),
+    }
+
+
+def first_of_each(labels: Tensor) -> Tensor:
+    """The places of the first ten examples of each class."""
+    return torch.cat([(labels == label).nonzero()[:FEW, 0] for label in labels.unique()])
 
 
 def measure(recipe: str, overrides: list[str], seed: int, folder: Path) -> dict[str, Any]:
@@ -82,7 +94,7 @@ def main() -> None:
         rows.append(measure(flags.recipe, flags.overrides, seed, flags.out / f"seed{seed}"))
         append_row(path, rows[-1])
         print(rows[-1], flush=True)
-    for name in ("linear", "neighbours"):
+    for name in ("linear", "linear_few", "neighbours"):
         for state in ("untrained", "pretrained"):
             values = [100 * row[f"{name}_{state}"] for row in rows]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 from box_pictures import box_recipe, write_boxes
+from masked_pictures import masked_recipe, write_pictures
 from sklearn.datasets import load_digits
 
 from castling.settings import with_overrides
@@ -82,9 +83,17 @@ def few_boxes(tmp_path_factory):
     return write_boxes(tmp_path_factory.mktemp("few_boxes") / "coco")
 
 
-@pytest.fixture(params=["classification", "detection"])
+@pytest.fixture(scope="session")
+def few_pictures(tmp_path_factory):
+    """16 pictures without labels to train on and 6 to evaluate: two steps an epoch."""
+    return write_pictures(tmp_path_factory.mktemp("few_pictures") / "waves")
+
+
+@pytest.fixture(params=["classification", "detection", "pretraining"])
 def any_micro(request, micro):
     """Makes the recipe of each task in turn."""
     if request.param == "classification":
         return micro
+    if request.param == "pretraining":
+        return Micro(masked_recipe(request.getfixturevalue("few_pictures")))
     return Micro(box_recipe(request.getfixturevalue("few_boxes")), as_two=("training.accumulate=2",))

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 from box_pictures import box_recipe, write_boxes
+from mask_pictures import mask_recipe, write_masks
 from masked_pictures import masked_recipe, write_pictures
 from sklearn.datasets import load_digits
 
@@ -59,11 +60,12 @@ class Micro:
 
     Attributes:
         calm: overrides without which several processes draw other numbers than one.
-        as_two: overrides with which one process works as two do: batch norms see half a batch each.
+        torchrun: whether its processes are started as people start them, which takes long.
+        as_two: overrides with which one process works as two do: batch norms and means over a batch see half of it.
     """
 
-    def __init__(self, content, calm=(), as_two=()):
-        self.content, self.calm, self.as_two = content, calm, as_two
+    def __init__(self, content, calm=(), as_two=(), torchrun=False):
+        self.content, self.calm, self.as_two, self.torchrun = content, calm, as_two, torchrun
 
     def __call__(self, *overrides):
         return parse_recipe(with_overrides(copy.deepcopy(self.content), list(overrides)))
@@ -73,7 +75,7 @@ class Micro:
 def micro(few_digits):
     """Makes the recipe of a classifier."""
     content = {**MICRO, "data": {**MICRO["data"], "root": str(few_digits)}}
-    return Micro(content, calm=("augment.mixup=0", "model.options.drop_rate=0"))
+    return Micro(content, calm=("augment.mixup=0", "model.options.drop_rate=0"), torchrun=True)
 
 
 @pytest.fixture(scope="session")
@@ -89,11 +91,19 @@ def few_pictures(tmp_path_factory):
     return write_pictures(tmp_path_factory.mktemp("few_pictures") / "waves")
 
 
-@pytest.fixture(params=["classification", "detection", "pretraining"])
+@pytest.fixture(scope="session")
+def few_masks(tmp_path_factory):
+    """16 pictures with masks to train on and 8 to evaluate: two steps an epoch."""
+    return write_masks(tmp_path_factory.mktemp("few_masks") / "shapes")
+
+
+@pytest.fixture(params=["classification", "detection", "pretraining", "segmentation"])
 def any_micro(request, micro):
     """Makes the recipe of each task in turn."""
     if request.param == "classification":
         return micro
     if request.param == "pretraining":
         return Micro(masked_recipe(request.getfixturevalue("few_pictures")))
+    if request.param == "segmentation":
+        return Micro(mask_recipe(request.getfixturevalue("few_masks")), as_two=("training.accumulate=2",))
     return Micro(box_recipe(request.getfixturevalue("few_boxes")), as_two=("training.accumulate=2",))

@@ -115,9 +115,9 @@ def say_unknown(unknown: Mapping[Value, int]) -> str:
         'unknown values 40 (500 pixels), 12 (3 pixels)'
     """
     often = sorted(unknown.items(), key=lambda pair: -pair[1])
-    words = [f"{value} ({count:,} pixel{'s' * (count != 1)})" for value, count in often[:NAMED]]
+    words = [f"{value} ({count:,} {'pixel' if count == 1 else 'pixels'})" for value, count in often[:NAMED]]
     more = f" and {len(often) - NAMED} more" if len(often) > NAMED else ""
-    return f"unknown value{'s' * (len(often) != 1)} {', '.join(words)}{more}"
+    return f"unknown {'value' if len(often) == 1 else 'values'} {', '.join(words)}{more}"
 
 
 def legal_values(values: np.ndarray, table: ClassTable) -> str:

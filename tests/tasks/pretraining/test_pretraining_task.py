@@ -16,7 +16,7 @@ from castling.tasks.classification.data import DataConfig
 from castling.tasks.classification.task import Classification, ClassificationConfig
 from castling.tasks.pretraining.data import CropConfig, PretrainingData
 from castling.tasks.pretraining.predict import HidingOptions
-from castling.training import parse_recipe
+from castling.training import parse_recipe, train
 from castling.training.evaluation import evaluate
 
 
@@ -135,6 +135,13 @@ def test_the_advice_before_training_counts_the_tokens_that_are_seen(make):
     [sentence] = mask_advice(task.build_network(), task.training_inputs(), last_threshold=0.1)
     assert sentence.startswith("2 attentions see 5 keys")
     assert mask_advice(task.build_network(), task.training_inputs(), last_threshold=0.2) == []
+
+
+def test_training_says_so(root, tmp_path):
+    recipe = masked_recipe(root, max_steps=1, threshold=None)
+    recipe["model"]["attention"] = {"threshold": 0.1}  # enough for the 17 keys of a whole picture
+    train(parse_recipe(recipe), tmp_path / "run")
+    assert "2 attentions see 5 keys" in (tmp_path / "run" / "events.jsonl").read_text()
 
 
 def test_deployed_it_gives_features_and_no_engine_is_measured_by_drawings(make):

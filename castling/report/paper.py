@@ -98,15 +98,7 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     """
     comparisons = []
     for row in ROWS if rows is None else rows:
-        size = row.image_size
-        with shapes_only():
-            model, image = row.build(), torch.empty(1, 3, *((size, size) if isinstance(size, int) else size))
-        counted = count_macs(model, image, norms=row.norms, softmax=row.softmax)
-        counts = {
-            "params": count_parameters(model, row.convention),
-            "macs": counted.total,
-            "backbone_macs": counted.by_module.get("backbone", 0),
-        }
+        counts = _counts(row.build, row.convention, row.image_size, row.norms, row.softmax)
         for column, unit in UNITS.items():
             printed = paper_numbers().get((row.table, row.row, column))
             if printed is not None:
@@ -117,6 +109,31 @@ def compare_with_paper(rows: Iterable[PaperRow] | None = None) -> list[Compariso
     return comparisons
 
 
+@cache
+def _counts(
+    build: Callable[[], nn.Module],
+    convention: ParameterConvention,
+    size: int | tuple[int, int],
+    norms: bool,
+    softmax: bool,
+) -> dict[str, int]:
+    """Parameters and MACs of a network; rows of the same one, such as with other weights, are counted once."""
+    with shapes_only():
+        model, image = build(), torch.empty(1, 3, *((size, size) if isinstance(size, int) else size))
+    macs = count_macs(model, image, norms=norms, softmax=softmax)
+    return {
+        "params": count_parameters(model, convention),
+        "macs": macs.total,
+        "backbone_macs": macs.by_module.get("backbone", 0),
+    }
+
+
+@cache
+def _recipe(name: str, *overrides: str, num_labels: int = 80) -> Callable[[], nn.Module]:
+    """Makes the network of a recipe: one maker for all rows that it stands in."""
+    return partial(_of_recipe, name, *overrides, num_labels=num_labels)
+
+
 def _of_recipe(name: str, *overrides: str, num_labels: int = 80) -> nn.Module:
     """The network of a recipe in its inference form, for COCO's 80 classes or another number of them."""
     task = load_recipe(name, overrides).make_task({"labels": [str(number) for number in range(num_labels)]})
@@ -125,7 +142,7 @@ def _of_recipe(name: str, *overrides: str, num_labels: int = 80) -> nn.Module:
 
 
 def _detector(table: str, row: str, recipe: str, *overrides: str) -> PaperRow:
-    build, size = partial(_of_recipe, f"coco/{recipe}", *overrides), int(recipe.rpartition("_")[2])
+    build, size = _recipe(f"coco/{recipe}", *overrides), int(recipe.rpartition("_")[2])
     return PaperRow(table, row, build, image_size=size, misfits=(("params_m", _PICODET),))
 
 
@@ -202,7 +219,7 @@ ROWS: list[PaperRow] = [
     _detector("coco", "Castling-ViT-L-416 (LCNet-ViT)", "lcnet_vit_l_416"),
     _detector("latency", "Castling-ViT-L-416", "lcnet_vit_l_416"),
     *(
-        PaperRow("ade20k", f"{name}{start}", partial(_of_recipe, recipe, num_labels=150), "all", image_size=(512, 704))
+        PaperRow("ade20k", f"{name}{start}", _recipe(recipe, num_labels=150), "all", image_size=(512, 704))
         for start in ("", ", MAE")
         for name, recipe in (
             ("ViT-Base", "ade20k/softmax_vit_base"),

@@ -111,7 +111,7 @@ def scaled_groups(network: nn.Module, config: OptimizerConfig) -> list[dict[str,
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     exempt = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     groups = []
-    for group in param_groups_weight_decay(network, config.weight_decay, exempt):
+    for group in param_groups_weight_decay(network, config.weight_decay, no_weight_decay_list=exempt):
         by_scale: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
             by_scale.setdefault(scales[names[id(parameter)]], []).append(parameter)

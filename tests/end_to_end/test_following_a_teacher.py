@@ -57,13 +57,13 @@ def test_student_learns_what_its_teacher_says_and_not_the_labels(tmp_path, teach
             },
             "distillation": {"kind": "hard", "alpha": 1.0, "logits": str(tmp_path / "logits")},
             "training": {
-                "epochs": 6,
+                "epochs": 8,
                 "batch_size": 32,
                 "learning_rate": {"peak": 4e-3, "warmup_epochs": 1},
                 "threshold": {"kind": "linear", "start": 0.02, "end": 1.0, "since": 0.3, "until": 0.8},
                 "clip_norm": 1.0,
                 "workers": 0,
-                "evaluate_every": 6,
+                "evaluate_every": 8,
             },
         }
     )

@@ -46,6 +46,7 @@ def test_a_run_has_its_own_patches_channels_and_no_host(digits_run):
     assert castled(setting.image()).shape == softmax(setting.image()).shape
 
 
+@pytest.mark.slow
 def test_a_detector_is_a_row(detector, monkeypatch):
     monkeypatch.setattr(models, "TOTAL_SECONDS", 0.0)
     row = measure_row(Setting(detector, 64, 16), memory=False)

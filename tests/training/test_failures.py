@@ -55,8 +55,8 @@ def test_a_bad_step_is_skipped_and_counted(micro, tmp_path, monkeypatch, what):
 
 def test_a_bad_batch_does_not_poison_running_statistics(micro, tmp_path, monkeypatch):
     poison(monkeypatch, lambda call: call == 1, "picture")
-    model = "model={name: levit_128s, options: {}}"
-    sizes = ("data.image_size=224", "training.batch_size=4", "training.max_steps=2", "data.channels=3")
+    model = "model={name: castling_lcnet_vit_small, options: {scale: 0.25, transformer: false}}"
+    sizes = ("data.image_size=64", "training.batch_size=4", "training.max_steps=2", "data.channels=3")
     colour = ("data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "training.threshold=null", "augment.mixup=0")
     monkeypatch.setattr(loop, "evaluate", lambda *args, **options: Evaluation([Metric("top1", 0.0)], None, {}))
     summary = train(micro(model, *sizes, *colour), tmp_path / "run")

@@ -58,6 +58,7 @@ def test_a_backbone_is_saved_and_read_again(tmp_path, options):
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_transformers_own_mask2former_stands_on_it(tmp_path):
     config = transformers.Mask2FormerConfig(backbone_config=backbone_config(), **SMALL)
     network = transformers.Mask2FormerForUniversalSegmentation(config).eval()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from castling.bench.results_file import append_row, open_results
+from castling.measure.heap import keep_heap
 from castling.measure.metric import as_values
 from castling.training import load_recipe, train
 from castling.workflows.castle_run import castle_run
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and results")
     flags = parser.parse_args()
+    keep_heap()
     path = open_results(flags.out, flags.name, resume=True)
     for seed in flags.seeds:
         for recipe in flags.recipes:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from castling.measure.heap import keep_heap
 from castling.measure.metric import Metrics, headlines, with_values
 from castling.training import Recipe, RunFolder, load_recipe, train
 from castling.training.records import Record, StepRecord
@@ -46,6 +47,7 @@ def run(flags: argparse.Namespace) -> None:
         if flags.out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("several processes must agree on the run folder: name it with --out")
         folder = flags.out or _new_folder(flags.recipe)
+    keep_heap()  # a step needs the memory of the step before
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
     summary = train_with_progress(recipe, folder, resume, console)
     model, castled = (with_values(summary["metrics"], summary[side] or {}) for side in ("model", "castled"))

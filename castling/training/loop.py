@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from castling.conversion.mask_advice import mask_advice
 from castling.measure.metric import as_values, describe_metrics
 from castling.measure.occupancy import Occupancy, last_occupancy
 from castling.tasks.batches import Shard, seed_everything
-from castling.tasks.task import Batch, Moment, Unreadable
+from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.recipe import Recipe
@@ -109,8 +110,11 @@ class Trainer:
         size = config.batch_size
         self.train_loader = self.task.loader("train", size, self.recipe.seed, self.shard, config.accumulate, workers)
         self.val_loader = self.task.loader("val", size, shard=self.shard, workers=workers)
-        self.train_loader.on_unreadable = lambda pictures: self._quarantine(pictures, "train")
-        self.val_loader.on_unreadable = lambda pictures: self._quarantine(pictures, "val")
+        for split, loader in (("train", self.train_loader), ("val", self.val_loader)):
+            # Nothing here points back to this object: left to the garbage collector, reading processes end late.
+            loader.on_unreadable = partial(
+                self.folder.quarantine, split=split, limit=config.max_unreadable, total=loader.num_examples
+            )
         self.steps_per_epoch = self.train_loader.num_batches
         self.num_steps = config.epochs * self.steps_per_epoch
         self.last_step = min(self.num_steps, config.max_steps or self.num_steps)
@@ -249,10 +253,6 @@ class Trainer:
         self._log(record)
         self.watch(record)
         self._save(score=record.deciding.rank)
-
-    def _quarantine(self, pictures: Unreadable, split: str) -> None:
-        loader = self.train_loader if split == "train" else self.val_loader
-        self.folder.quarantine(pictures, split, self.config.max_unreadable, loader.num_examples)
 
     def _log(self, record: Record) -> None:
         self.folder.log(record)

@@ -1,6 +1,8 @@
 """What the loop does in a run that nobody disturbs."""
 
+import gc
 import json
+import multiprocessing
 
 import pytest
 import torch
@@ -26,6 +28,17 @@ def test_the_run_folder_has_everything(micro, tmp_path):
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["seed"] == "0"
     assert summary["status"] == "finished"
     assert summary["steps"] == 6
+
+
+def test_reading_processes_end_with_the_run(micro, tmp_path, monkeypatch):
+    # The garbage collector ends a queue before the loader that would say good-bye through it: five seconds a process.
+    gc.disable()
+    monkeypatch.setattr(gc, "collect", lambda *args: 0)
+    try:
+        train(micro("training.workers=1", "training.max_steps=1"), tmp_path / "run")
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
 
 
 def test_occupancy_is_logged_per_layer_and_head_from_step_0(micro, tmp_path):

@@ -24,7 +24,7 @@ def from_mapping(kind: type[Settings], values: Mapping[str, Any], place: str = "
     Args:
         kind: a dataclass, whose fields may be dataclasses too.
         values: its fields; those left out keep their defaults.
-        place: where the mapping stands in a larger one, for messages.
+        place: the place where the mapping stands in a larger one, for messages.
 
     Raises:
         ValueError: for an unknown key, a missing one, or a value of the wrong type or outside its range.

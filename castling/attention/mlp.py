@@ -29,7 +29,7 @@ class Mlp(TimmMlp):
         num_prefix_tokens: class, distillation and register tokens in front.
 
     Attributes:
-        grid_note: where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
+        grid_note: the place where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
 
     Raises:
         ValueError: for an even `conv_size`.

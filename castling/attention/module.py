@@ -141,7 +141,7 @@ class CastlingAttention(HeadMixer):
 
     Attributes:
         aux: the auxiliary branch, None once castled.
-        grid_note: where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
+        grid_note: the place where a network leaves the grid of the tokens, if its blocks cannot pass it to `forward`.
 
     Raises:
         ValueError: if `num_heads` does not divide `dim`.

@@ -26,7 +26,7 @@ def linear_probe_accuracy(
         asked: features `(M, D)` of the pictures to tell.
         asked_labels: their classes, `(M,)`.
         penalty: half of it times the squared weights joins the mean cross-entropy.
-        max_steps: of L-BFGS.
+        max_steps: the largest number of steps of L-BFGS.
 
     Raises:
         ValueError: for a negative penalty, or if there is no example to learn from or to ask.
@@ -54,7 +54,7 @@ def fit_linear_probe(
         features: `(N, D)`.
         labels: classes `(N,)`.
         penalty: half of it times the squared weights joins the mean cross-entropy.
-        max_steps: of L-BFGS.
+        max_steps: the largest number of steps of L-BFGS.
 
     Returns:
         The layer in float64, for features less the mean `(D,)` and divided by the spread `(D,)`, which come with it.

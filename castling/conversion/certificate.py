@@ -50,10 +50,10 @@ class NetworkReport:
     Args:
         metrics: what it reached, the deciding metric first.
         parameters: their number.
-        macs: for one picture.
+        macs: the MACs of one picture.
         agreement: the share in which it says the same as the castled network.
-        largest_difference: of any number in its outputs to the castled network's.
-        median_difference: of all of them.
+        largest_difference: the largest difference of any number in its outputs to the castled network's.
+        median_difference: the median difference of all of them.
     """
 
     metrics: list[Metric]
@@ -118,7 +118,7 @@ def certify(
     """Measure what castling costs.
 
     Args:
-        networks: at least two by name, left as they are; the first is what was trained, the last is castled, as
+        networks: two networks or more by name, left as they are; the first is what was trained, the last is castled, as
             `{"with branch": model, "castled": castle(model)}`.
         judge: the task.
         batches: validation pictures as the task makes them, on the networks' device.

@@ -20,7 +20,7 @@ class LayerReport:
     """One attention.
 
     Args:
-        name: in the network.
+        name: the name in the network.
         num_tokens: the number of keys that it sees.
         cut: the attention weight at or below which an entry is dropped.
         can_empty: whether any attention over so many keys can have an empty mask under this cut.
@@ -77,7 +77,7 @@ def report_layers(
     """A report for each attention with a branch.
 
     Args:
-        network: with its branches.
+        network: the network, with its branches.
         seen: its occupancy over the pictures.
         history: its occupancy during training.
     """

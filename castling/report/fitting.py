@@ -24,7 +24,7 @@ class FittingRun:
     """What happened while the network learned.
 
     Args:
-        cosine: where similarity was sampled, at equal steps of the angle `(M,)`.
+        cosine: the cosines at which similarity was sampled, at equal steps of the angle `(M,)`.
         target: the angular similarity there `(M,)`.
         fitted: the network there, after training `(M,)`.
         recorded_steps: training steps at which loss and harmonics were recorded `(R,)`.
@@ -51,7 +51,7 @@ def fit_angular_similarity(
 
     Args:
         num_steps: steps of Adam on all samples.
-        seed: of the initial weights.
+        seed: the seed of the initial weights.
         hidden_dim: hidden units.
         num_samples: angles between 0 and pi.
         on_step: called after every step, for a progress bar.

@@ -25,9 +25,9 @@ class ModelRow:
         name: its name in timm's registry.
         input_size: height and width it is made for.
         parameters: all of them.
-        macs: at its input size.
-        macs_large: at 1024 px.
-        softmax_macs_large: of its softmax twin at 1024 px.
+        macs: the MACs at its input size.
+        macs_large: the MACs at 1024 px.
+        softmax_macs_large: the MACs of its softmax twin at 1024 px.
     """
 
     name: str
@@ -42,7 +42,7 @@ def model_names(pattern: str = "*") -> list[str]:
     """Names of all our models that match.
 
     Args:
-        pattern: with wildcards, or a part of the name.
+        pattern: a name with wildcards, or a part of the name.
 
     Raises:
         ValueError: if none matches; names all.

@@ -26,8 +26,8 @@ class RunData:
     """What a run folder says.
 
     Args:
-        folder: where it was read.
-        recipe: of the run.
+        folder: the folder that it was read from.
+        recipe: the recipe of the run.
         config_text: the same as it is written.
         steps: logged training steps, in order.
         evals: evaluations, in order.
@@ -99,8 +99,8 @@ class Trajectory:
         layer: its name.
         steps: training steps.
         mean: over the heads, at each step.
-        low: of the emptiest head.
-        high: of the fullest head.
+        low: the occupancy of the emptiest head.
+        high: the occupancy of the fullest head.
     """
 
     layer: str
@@ -114,7 +114,7 @@ def read_run(folder: Path) -> RunData:
     """Read a run folder.
 
     Args:
-        folder: with at least the recipe, the network's description and the log.
+        folder: a run folder with at least the recipe, the network's description and the log.
 
     Raises:
         ValueError: if it is no run folder, or a file in it cannot be read; names the file.

@@ -42,7 +42,7 @@ class RunFigure:
     """A figure of the page.
 
     Args:
-        path: of the PNG.
+        path: the path of the PNG.
         title: a few words.
         caption: what is seen.
     """
@@ -56,8 +56,8 @@ def draw_run(runs: Sequence[RunData], folder: Path) -> list[RunFigure]:
     """Draw whatever the first run has data for; the others stand beside it where they have the same.
 
     Args:
-        runs: at least one.
-        folder: for the PNG files, made where needed.
+        runs: one run or more.
+        folder: the folder for the PNG files, made where needed.
 
     Returns:
         The figures in the order of the page.

@@ -37,7 +37,7 @@ def write_report(
 
     Args:
         runs: the run that is reported, then those that stand beside it, such as its softmax baseline.
-        folder: made where needed; files of these names are replaced.
+        folder: the folder to write into, made where needed; files of these names are replaced.
         title: headline; by default model and data.
         examined: what the run's task has to show.
 

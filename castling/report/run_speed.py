@@ -32,7 +32,7 @@ def measure_run(folder: Path, sizes: Sequence[int], on_size: Callable[[int], Non
     """Measure the castled network of a run beside the same with softmax attention, and write speed.json.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         sizes: sides of the square images in pixels.
         on_size: called with a size when it is done.
 

@@ -36,9 +36,9 @@ class EpochBatches(Sampler[list[Key]]):
     Args:
         num_examples: size of the dataset.
         batch_size: examples of a batch over all processes.
-        seed: of the shuffling; None keeps the order and the incomplete last batch.
+        seed: the seed of the shuffling; None keeps the order and the incomplete last batch.
         shard: which part of every batch to yield.
-        num_parts: in how many equal parts a process gets its share of a batch (gradient accumulation).
+        num_parts: the number of equal parts in which a process gets its share of a batch (gradient accumulation).
         repeats: copies of each example in a row (repeated augmentation); an epoch keeps its length.
 
     Raises:

@@ -26,7 +26,7 @@ class Finding:
     Args:
         level: `error` for what spoils training or evaluation, `warning` for what may be meant so.
         kind: what it is, in plural.
-        split: where it is; several are joined by `and`.
+        split: the split that it is in; several are joined by `and`.
         total: the number of all.
         first: the names of the first of them.
     """
@@ -121,10 +121,10 @@ class CheckOptions:
     """How data is checked.
 
     Args:
-        settings: of the `data` section that a recipe would have, beside the root.
+        settings: values of the `data` section that a recipe would have, beside the root.
         num_samples: how many pictures of each split are drawn.
         workers: the number of reading processes; few pictures are read without.
-        on_picture: is told how many pictures are read, and of how many.
+        on_picture: a function that is told how many pictures are read, and of how many.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)

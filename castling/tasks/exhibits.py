@@ -16,7 +16,7 @@ class Curves:
     """Lines to be drawn.
 
     Args:
-        name: of the file, without its ending.
+        name: the name of the file, without its ending.
         title: a few words.
         caption: what is seen.
         x_label: what goes to the right.
@@ -37,7 +37,7 @@ class Gallery:
     """Pictures to be shown together.
 
     Args:
-        name: of the file, without its ending.
+        name: the name of the file, without its ending.
         title: a few words.
         caption: what is seen.
         pictures: each with a line of text.
@@ -54,7 +54,7 @@ class Heatmap:
     """A table of shares, drawn in colours.
 
     Args:
-        name: of the file, without its ending.
+        name: the name of the file, without its ending.
         title: a few words.
         caption: what is seen.
         row_title: what the rows are.
@@ -90,7 +90,7 @@ class Bars:
     """Shares to be compared.
 
     Args:
-        name: of the file, without its ending.
+        name: the name of the file, without its ending.
         title: a few words.
         caption: what is seen.
         label: what a bar is long for.

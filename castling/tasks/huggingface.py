@@ -75,7 +75,7 @@ def make_huggingface(
     Args:
         saved: what `read_huggingface` gave.
         num_outputs: the width of a classifier's head; not used by networks without one.
-        channels: of the pictures.
+        channels: the number of channels of the pictures.
         options: what differs from the configuration.
         start: a folder with weights to begin with; None for new ones. A head of another width stays new.
 

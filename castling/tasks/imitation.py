@@ -46,7 +46,7 @@ def attention_losses(student: nn.Module, original: nn.Module, images: Tensor) ->
 
     Args:
         student: converted, at blend 1.
-        original: of `original_of`.
+        original: what `original_of` gives.
         images: a batch.
 
     Returns:
@@ -75,7 +75,7 @@ def feature_losses(student: nn.Module, original: nn.Module, images: Tensor) -> d
 
     Args:
         student: converted, at any blend.
-        original: of `original_of`.
+        original: what `original_of` gives.
         images: a batch.
 
     Returns:

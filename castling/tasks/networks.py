@@ -104,7 +104,7 @@ def make_network(config: NetworkConfig, num_outputs: int | None, channels: int, 
         config: which network.
         num_outputs: the width of its head; 0 for features without a head, None for maps of several stages (timm's
             `features_only`).
-        channels: of the pictures.
+        channels: the number of channels of the pictures.
         facts: what `network_facts` gave.
 
     Raises:
@@ -125,7 +125,7 @@ def start_network(
         config: which network.
         num_outputs: the width of its head; 0 for features without a head, None for maps of several stages (timm's
             `features_only`).
-        channels: of the pictures.
+        channels: the number of channels of the pictures.
         facts: what `network_facts` gave.
         batches: training pictures, from which a converted network learns the scales of its heads.
 

@@ -27,7 +27,7 @@ class PictureFacts(NamedTuple):
 
     Args:
         size: width and height; zeros where it cannot be read.
-        digest: of its pixels, whatever the file's format; empty where it cannot be read.
+        digest: the digest of its pixels, whatever the file's format; empty where it cannot be read.
         error: the reason why it cannot be read; None where it can.
         turned: whether it says that it is to be turned before it is shown.
     """

@@ -20,7 +20,7 @@ class FolderPictures:
 
     Args:
         root: what the paths are relative to.
-        paths: as bytes in one array: a list of a million strings is copied page by page into every loader worker.
+        paths: paths as bytes in one array: a list of a million strings is copied page by page into every loader worker.
     """
 
     root: Path

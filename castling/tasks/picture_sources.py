@@ -49,9 +49,9 @@ def open_source(
             `val/CLASS/*.jpg`), `idx` (MNIST's files), `cifar` (CIFAR's files) or `huggingface`.
         split: `train` or `val`. Where there is no `val`, `validation` or `test` stands for it.
         root: the folder of `folder`, `idx` and `cifar`; the others need none.
-        name: of `huggingface`: a dataset's name, or a folder that `save_to_disk` wrote.
-        image_column: of `huggingface`: where the pictures are.
-        label_column: of `huggingface`: where their classes are.
+        name: for `huggingface`, a dataset's name, or a folder that `save_to_disk` wrote.
+        image_column: for `huggingface`, the column of the pictures.
+        label_column: for `huggingface`, the column of their classes.
 
     Raises:
         ValueError: names an unknown kind, split, class or column, a missing argument, or a file that is damaged.
@@ -101,7 +101,7 @@ class FolderSource:
 
     Args:
         root: what the paths are relative to.
-        paths: as bytes in one array: a list of a million strings is copied page by page into every loader worker.
+        paths: paths as bytes in one array: a list of a million strings is copied page by page into every loader worker.
         targets: the class of each.
         labels: class names.
     """
@@ -171,8 +171,8 @@ class HuggingFaceSource:
 
     Args:
         data: the `datasets.Dataset`.
-        image_column: where the pictures are.
-        label_column: where their classes are.
+        image_column: the column of the pictures.
+        label_column: the column of their classes.
         targets: the class of each value in that column.
         labels: class names.
         split: what the pictures' names begin with.

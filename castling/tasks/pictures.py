@@ -108,7 +108,7 @@ class PictureLoader:
         collate: makes a batch of examples; by default every tensor is stacked.
 
     Attributes:
-        on_unreadable: is told the names and errors of pictures that could not be read.
+        on_unreadable: a function that is told the names and errors of pictures that could not be read.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class PicturePredictor:
             pictures: one or several. A folder stands for all pictures in it; an array is `(H, W)` or `(H, W, C)`, a
                 tensor `(C, H, W)`, both 8-bit or from 0 to 1.
             batch_size: the number of pictures at a time.
-            on_batch: is told how many pictures were done.
+            on_batch: a function that is told how many pictures were done.
 
         Returns:
             One prediction per picture, in order.

@@ -22,10 +22,10 @@ class PictureConfig:
     Args:
         image_size: side of the square that the network sees.
         channels: 1 for grey, 3 for colour.
-        mean: of the normalisation, one number per channel.
-        std: of the normalisation.
+        mean: the mean of the normalisation, one number per channel.
+        std: the standard deviation of the normalisation.
         crop_share: side of the centre crop in evaluation, as a share of the resized picture.
-        interpolation: of resizing.
+        interpolation: the interpolation of resizing.
 
     Raises:
         ValueError: for numbers outside their range, or means that do not match the channels.

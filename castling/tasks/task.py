@@ -60,7 +60,7 @@ class Loader(Protocol):
     Attributes:
         num_examples: the size of the split.
         num_batches: the batches of a whole epoch over all processes.
-        on_unreadable: is told the names and errors of pictures that could not be read.
+        on_unreadable: a function that is told the names and errors of pictures that could not be read.
     """
 
     num_examples: int
@@ -253,7 +253,7 @@ class Task(ABC):
         """What a report shows of a network beside its metrics; nothing, where a task has nothing to show.
 
         Args:
-            network: in evaluation mode.
+            network: the network, in evaluation mode.
             batches: the validation pictures in order, on the network's device.
         """
         return ()
@@ -264,7 +264,7 @@ class Task(ABC):
         Args:
             network: the teacher, in evaluation mode.
             batches: all training pictures in order, on the network's device.
-            folder: made where needed.
+            folder: the folder to write into, made where needed.
 
         Returns:
             The number of pictures.

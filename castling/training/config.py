@@ -20,7 +20,7 @@ class OptimizerConfig:
     Args:
         name: such as `sgd`, `adamw` or `lamb`.
         weight_decay: not applied to norms, biases and what a model exempts.
-        momentum: for those that have one.
+        momentum: the momentum, for those that have one.
         layer_decay: factor of the learning rate per layer, counted from the head; None for one rate.
         factors: factors of the learning rate by the beginning of parameters' names, such as `{backbone: 0.1}`.
         options: whatever else the optimizer takes, such as `betas`.
@@ -58,7 +58,7 @@ class TrainingConfig:
         blend: schedule that moves a converted model from its host's softmax (0) to castling attention (1); None leaves
             it at the host's.
         clip_norm: largest norm of the gradient; None for no limit.
-        ema_decay: of a moving average of the weights, which is then what is evaluated and kept; None for none.
+        ema_decay: the decay of a moving average of the weights, which then is evaluated and kept; None for none.
         mixed_precision: `no`, `fp16` or `bf16`.
         workers: processes that read data, for each training process; None for the cores there are, up to 8.
         max_steps: stop after so many steps; None for all epochs.

@@ -21,7 +21,7 @@ class OnDevice:
 
     Args:
         loader: the batches.
-        device: where to put them.
+        device: the device to put them on.
     """
 
     def __init__(self, loader: Iterable[Batch], device: torch.device | str) -> None:
@@ -52,7 +52,7 @@ def evaluate(task: Task, network: nn.Module, batches: Iterable[Batch], drop_bran
     Args:
         task: whose meter it is.
         network: left in the mode it was in.
-        batches: of the validation split, on the network's device; gone through once or twice.
+        batches: the batches of the validation split, on the network's device; gone through once or twice.
         drop_branches: whether to evaluate without the branches as well, where there are any.
     """
     with eval_mode(network):

@@ -50,9 +50,9 @@ def train(
 
     Args:
         recipe: what to train and how.
-        folder: of the run; made where needed.
+        folder: the folder of the run; made where needed.
         resume: whether to go on with the run that is there, from its last good checkpoint.
-        watch: is told of every step and every evaluation.
+        watch: a function that is told of every step and every evaluation.
 
     Returns:
         The summary, as in `summary.json`.
@@ -78,9 +78,9 @@ class Trainer:
 
     Args:
         recipe: what to train and how.
-        folder: of the run.
+        folder: the folder of the run.
         resume: whether to go on with what is there.
-        watch: is told of every step and every evaluation.
+        watch: a function that is told of every step and every evaluation.
     """
 
     def __init__(self, recipe: Recipe, folder: Path | str, resume: bool, watch: Watch) -> None:

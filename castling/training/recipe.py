@@ -28,7 +28,7 @@ class Recipe:
         task: a name in `castling.tasks.TASKS`, or `package.module:Class`.
         settings: the task's own sections, such as `model` and `data`.
         training: the loop's section.
-        seed: of everything that is random.
+        seed: the seed of everything that is random.
         imitate: what a converted network learns from its original instead of the task: each `attention` by itself, or
             the `features` of all its blocks. Labels are not looked at.
 

@@ -19,13 +19,13 @@ class StepRecord:
         num_steps: the steps of the whole run.
         epoch: the epochs before it, a fraction.
         loss: the mean since the last line of the log; None where no step had a finite one.
-        learning_rate: of this step.
-        threshold: of the masks; None for a network without branches.
-        blend: of a converted network; None for others.
+        learning_rate: the learning rate of this step.
+        threshold: the threshold of the masks; None for a network without branches.
+        blend: the blend of a converted network; None for others.
         gradient_norm: None where it is not finite.
         skipped: the number of steps skipped so far.
         parts: what the loss is made of, by name; in the log only.
-        occupancy: of every attention and head; in the log only.
+        occupancy: the occupancy of every attention and head; in the log only.
     """
 
     step: int
@@ -54,7 +54,7 @@ class EvalRecord:
         epoch: the epochs before it, a fraction.
         model: metrics of the network as it is, the deciding one first.
         castled: metrics without its branches; None where there is nothing to drop.
-        occupancy: of every attention and head.
+        occupancy: the occupancy of every attention and head.
     """
 
     step: int

@@ -43,7 +43,7 @@ class RunFolder:
         """Begin a run here.
 
         Args:
-            recipe: of the run.
+            recipe: the recipe of the run.
             facts: what the task keeps beside the weights.
             network: what is to be known of the network without building it.
 
@@ -149,7 +149,7 @@ class RunFolder:
 
         Args:
             pictures: names with errors; those known already are passed over.
-            split: where they are from.
+            split: the split that they are from.
             limit: share of `total` that may be unreadable.
             total: pictures of the split.
 

@@ -32,9 +32,9 @@ class SavedModel:
     """A trained network with what belongs to it.
 
     Args:
-        network: in evaluation mode; with its branches, unless it was saved castled.
-        recipe: of its training.
-        task: with the facts of its training.
+        network: the network, in evaluation mode; with its branches, unless it was saved castled.
+        recipe: the recipe of its training.
+        task: the task, with the facts of its training.
         step: the steps of its training; None for a castled one.
     """
 

@@ -32,7 +32,7 @@ class LearningRateSchedule:
         peak: learning rate after the warm-up.
         warmup_epochs: epochs of the warm-up; it rises with every step.
         warmup_from: learning rate at the very start.
-        final: where `cosine` and `polynomial` end.
+        final: the rate at which `cosine` and `polynomial` end.
         decay: factor per epoch of `exponential`.
 
     Raises:

@@ -13,7 +13,7 @@ class Interrupted(Exception):
     """A run was asked to stop and has saved its state.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         step: the number of the step that was saved.
         signum: the signal.
     """

@@ -26,9 +26,9 @@ class Progress:
         step: optimizer steps, skipped ones included.
         evaluated: the step of the last evaluation.
         skipped: steps skipped for a non-finite loss or gradient.
-        bad_in_a_row: of these, how many at the very end.
+        bad_in_a_row: the number of these at the very end.
         rollbacks: times the run went back to a checkpoint.
-        loss_sum: of the steps since the last line of the log.
+        loss_sum: the sum of the losses of the steps since the last line of the log.
         loss_count: how many these are.
         metrics: those of the last evaluation, as a summary has them.
     """
@@ -51,7 +51,7 @@ class RunState:
         model: the network, without wrappers.
         optimizer: its optimizer.
         ema: moving average of the weights; None for none.
-        scaler: of fp16 losses; None for none.
+        scaler: the scaler of fp16 losses; None for none.
         progress: the numbers.
     """
 
@@ -81,9 +81,9 @@ class RunState:
         """Write a checkpoint, in the process that writes.
 
         Args:
-            folder: of the run.
-            share: of training that is done.
-            score: of the kept weights, where they were evaluated.
+            folder: the folder of the run.
+            share: the share of training that is done.
+            score: the score of the kept weights, where they were evaluated.
 
         Raises:
             NotFinite: for weights that are not.

@@ -32,7 +32,7 @@ def castle_run(
     """Certify a run and write its castled weights.
 
     Args:
-        folder: of the run, whose network has branches or was converted.
+        folder: the folder of the run, whose network has branches or was converted.
         tolerance: the largest loss in the deciding metric, in points or in its unit.
         checkpoint: the last one, which is the default, or the best.
         data: another place of the run's pictures.

@@ -34,12 +34,12 @@ class Subject:
     """What is exported.
 
     Args:
-        network: in evaluation mode.
+        network: the network, in evaluation mode.
         example: an input of the size that it is made for.
         metadata: how to use it.
-        out: where the file goes by default, without its ending.
+        out: the path where the file goes by default, without its ending.
         tolerance: the largest difference of outputs that means nothing.
-        task: of its run, where there is one.
+        task: the task of its run, where there is one.
     """
 
     network: nn.Module
@@ -65,7 +65,7 @@ def find_subject(
         name: a run folder, its castled folder, or a model of timm's registry.
         size: height and width that it is made for; its own where None.
         batch: the number of images at a time that it is made for.
-        weights: of a named model; random where None.
+        weights: the weights of a named model; random where None.
         checkpoint: which weights of a run that was not castled.
         with_branch: whether a run is taken with its branch, even if it was castled.
         finished: whether what is done to outputs before they are used is part of the network.
@@ -131,7 +131,7 @@ def quantize_run(
     """Quantise what was exported: training pictures calibrate it, validation pictures measure it.
 
     Args:
-        subject: of a run.
+        subject: a run, opened.
         seen: its file in float32.
         data: another place of the run's pictures.
         max_loss: how much worse the deciding metric may get, in points or in its unit.

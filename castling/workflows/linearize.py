@@ -73,8 +73,8 @@ def stage_recipes(base: Recipe, folder: Path, settings: Linearization, overrides
     """The recipe of each stage.
 
     Args:
-        base: of the original, with its data and its network.
-        folder: of the whole, with the original's weights; a stage has a folder of its name in it.
+        base: the recipe of the original, with its data and its network.
+        folder: the folder of the whole, with the original's weights; a stage has a folder of its name in it.
         settings: stages and what differs.
         overrides: `key=value`, for all stages.
 
@@ -142,9 +142,9 @@ def linearize(recipes: Sequence[Recipe], stages: Sequence[StageName], folder: Pa
     """Train the stages that are not finished yet, in one process or in several.
 
     Args:
-        recipes: of `stage_recipes`.
+        recipes: what `stage_recipes` gives.
         stages: their names.
-        folder: of the whole, with the original's weights.
+        folder: the folder of the whole, with the original's weights.
         train_stage: trains a recipe in a folder; its third argument says whether to go on with what is there.
 
     Returns:

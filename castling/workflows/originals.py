@@ -36,7 +36,7 @@ class Original:
     """A network before it is converted.
 
     Args:
-        recipe: with its data and its network.
+        recipe: the recipe with its data and its network.
         write_weights: writes its weights into a file; None where they are in the folder that its name is.
         labelled: whether its pictures have labels, so that it can be fine-tuned on its task.
     """

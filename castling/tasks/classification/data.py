@@ -22,8 +22,8 @@ class DataConfig(PictureConfig):
             `huggingface`.
         root: folder of the files.
         name: name of a Hugging Face dataset, or a folder that one was saved to.
-        image_column: of a Hugging Face dataset.
-        label_column: of a Hugging Face dataset.
+        image_column: the column of pictures in a Hugging Face dataset.
+        label_column: the column of classes in a Hugging Face dataset.
 
     Raises:
         ValueError: as for `PictureConfig`.

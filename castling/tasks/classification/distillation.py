@@ -121,10 +121,10 @@ def make_teacher(
     Args:
         config: which.
         names: the training pictures, in order.
-        num_classes: of the data; a model's must be the same.
-        channels: of the pictures.
-        mean: of the student's normalisation.
-        std: of the student's normalisation.
+        num_classes: the number of classes of the data; a model's must be the same.
+        channels: the number of channels of the pictures.
+        mean: the mean of the student's normalisation.
+        std: the standard deviation of the student's normalisation.
 
     Raises:
         ValueError: if a model or a folder of logits does not fit the data.

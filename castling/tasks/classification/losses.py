@@ -24,7 +24,7 @@ def teacher_loss(logits: Tensor, teacher_logits: Tensor, config: DistillationCon
     """Hard: cross-entropy with the teacher's choice. Soft: divergence of both at a temperature, scaled by its square.
 
     Args:
-        logits: of the student, `(B, classes)`.
+        logits: the logits of the student, `(B, classes)`.
         teacher_logits: `(B, classes)`.
         config: which of the two, and the temperature.
     """
@@ -46,9 +46,9 @@ def total_loss(
 
     Args:
         output: logits, or those of the class head and of the distillation head.
-        targets: as for `label_loss`.
-        smoothing: as for `label_loss`.
-        teacher_logits: where there is a teacher.
+        targets: the targets, as for `label_loss`.
+        smoothing: the smoothing, as for `label_loss`.
+        teacher_logits: the logits of the teacher, where there is one.
         distillation: how to follow it.
 
     Returns:

@@ -38,7 +38,7 @@ class LabelPrediction:
     Args:
         name: the path, or the place in the input.
         labels: the likeliest classes, best first.
-        probabilities: of these.
+        probabilities: the probabilities of these.
         error: None, as the picture was read.
     """
 

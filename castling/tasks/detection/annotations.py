@@ -46,7 +46,7 @@ class Dropped(NamedTuple):
 
     Args:
         total: the number of all.
-        first: where the first of them are written.
+        first: the places where the first of them are written.
     """
 
     total: int
@@ -122,7 +122,7 @@ class Annotations:
 
     Args:
         root: what the paths are relative to.
-        paths: as bytes in one array: a list of strings is copied page by page into every loader worker.
+        paths: the paths as bytes in one array: a list of strings is copied page by page into every loader worker.
         sizes: width and height of each `(N, 2)`; 0 where no file says.
         ids: the numbers of the pictures in their files `(N,)`.
         starts: the first box of each picture, and the number of all `(N + 1,)`.

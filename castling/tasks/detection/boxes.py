@@ -22,7 +22,7 @@ def points_of(
     Args:
         sizes: height and width of each level's map.
         strides: the side of a cell of each level, in pixels.
-        device: where the tensors are to be.
+        device: the device of the tensors.
 
     Returns:
         Points `(A, 2)`, x and y in pixels, and the stride of each `(A,)`.

@@ -36,9 +36,9 @@ class DetectionData:
         val_pictures: the same for evaluation.
         labels: the classes of VOC's files, in order; by default those that training files name.
         sizes: other sides that training batches may be resized to, for training at many scales.
-        mean: of the normalisation, one number per channel.
-        std: of the normalisation.
-        interpolation: of resizing.
+        mean: the mean of the normalisation, one number per channel.
+        std: the standard deviation of the normalisation.
+        interpolation: the interpolation of resizing.
 
     Raises:
         ValueError: for an unknown format or interpolation, or sides that 32 does not divide.
@@ -146,7 +146,7 @@ def read_split(data: DetectionData, split: str) -> Written | None:
     """What the files of a split say, unchecked; None where the data has no such split.
 
     Args:
-        data: where they are.
+        data: the section of the recipe that says where they are.
         split: `train`, `val` or `test`.
 
     Raises:

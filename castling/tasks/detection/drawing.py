@@ -23,7 +23,7 @@ def draw_boxes(
     """A copy of a picture with boxes in it.
 
     Args:
-        picture: in any mode.
+        picture: a picture in any mode.
         boxes: x0 y0 x1 y1 of each in pixels; may reach over the border.
         captions: the words at each box; none where empty.
         labels: the class of each, which gives its colour.

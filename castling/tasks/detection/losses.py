@@ -81,7 +81,7 @@ def assign(outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], assigne
     """Assign the boxes of a batch, picture by picture: few have as many boxes as the fullest.
 
     Args:
-        outputs: as for `detection_losses`.
+        outputs: the outputs, as for `detection_losses`.
         targets: likewise.
         assigner: likewise.
 

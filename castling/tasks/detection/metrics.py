@@ -88,7 +88,7 @@ def judge(outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: Selec
 
     Args:
         outputs: `scores` `(B, A, classes)` and `boxes` `(B, A, 4)`.
-        batch: as `castling.tasks.detection.transforms.collate` makes it.
+        batch: a batch as `castling.tasks.detection.transforms.collate` makes it.
         config: which boxes count.
     """
     sides = batch["image"].shape[-2:]

@@ -26,8 +26,8 @@ class PretrainingData(PictureConfig):
         root: folder of the files. One with `train` and `val` (or `validation`, or `test`) in it has these splits, of
             another a tenth of the pictures, chosen by their names, is kept for evaluation.
         name: name of a Hugging Face dataset, or a folder that one was saved to.
-        image_column: of a Hugging Face dataset.
-        label_column: of a Hugging Face dataset.
+        image_column: the column of pictures in a Hugging Face dataset.
+        label_column: the column of classes in a Hugging Face dataset.
 
     Raises:
         ValueError: as for `PictureConfig`.

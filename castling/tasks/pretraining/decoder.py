@@ -28,7 +28,7 @@ class DecoderConfig:
         depth: the number of blocks.
         num_heads: heads; must divide `dim`.
         mlp_ratio: hidden channels of the MLPs over `dim`.
-        kernel: of the attention; `softmax` beside a softmax network.
+        kernel: the kernel of the attention; `softmax` beside a softmax network.
 
     Raises:
         ValueError: names the bad value.
@@ -82,7 +82,7 @@ class Decoder(nn.Module):
         """Draw.
 
         Args:
-            tokens: of the prefix and of the places that were seen, `(B, prefix + Nv, encoder_dim)`.
+            tokens: the tokens of the prefix and of the places that were seen, `(B, prefix + Nv, encoder_dim)`.
             visible: these places, `(B, Nv)`.
             grid: rows and columns of all places.
 

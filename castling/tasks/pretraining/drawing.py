@@ -33,8 +33,8 @@ def draw_parts(
         visible: the places of patches that were seen, `(B, Nv)`.
         patch: the size of a patch.
         normalised: whether patches are drawn with mean 0 and variance 1; they are shown with those of the truth.
-        mean: of the pictures' normalisation.
-        std: of the pictures' normalisation.
+        mean: the mean of the pictures' normalisation.
+        std: the standard deviation of the pictures' normalisation.
     """
     images, grid = images.float(), grid_of(images, patch)
     wanted = to_patches(images, patch)

@@ -64,8 +64,8 @@ class ClassList:
     """What a list of classes says.
 
     Args:
-        names: in order, what is ignored among them.
-        colors: of each; None where the list has no colours.
+        names: the names in order, what is ignored among them.
+        colors: the colours of each; None where the list has no colours.
     """
 
     names: tuple[str, ...]

@@ -56,9 +56,9 @@ class SegmentationData:
         values: the value in masks of each name; by default its place.
         ignore: values of masks that are ignored; 255 is too, where it is no class.
         reduce_zero: zero is ignored and the first class has the value 1; by default so for ADE20K.
-        mean: of the normalisation, one number per channel.
-        std: of the normalisation.
-        interpolation: of resizing pictures.
+        mean: the mean of the normalisation, one number per channel.
+        std: the standard deviation of the normalisation.
+        interpolation: the interpolation of resizing pictures.
 
     Raises:
         ValueError: for an unknown format or interpolation, a side that 32 does not divide, or sides below 1.
@@ -128,7 +128,7 @@ def find_pairs(data: SegmentationData, split: str) -> Pairs | None:
     """The files of a split; None where the data has no such split.
 
     Args:
-        data: where they are.
+        data: the section of the recipe that says where they are.
         split: `train`, `val` or `test`.
 
     Raises:

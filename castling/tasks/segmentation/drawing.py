@@ -87,7 +87,7 @@ def draw_labels(
     """A copy of a picture with labels over it; pixels without a label stay as they are.
 
     Args:
-        picture: in any mode.
+        picture: a picture in any mode.
         labels: `(H, W)`, of the picture's size.
         palette: a colour for each class.
         opacity: how much of a label's colour is seen, from 0 to 1.

@@ -74,7 +74,7 @@ class Pairs:
 
     Args:
         pictures: each with a mask.
-        masks: of each picture.
+        masks: the masks of each picture.
         without_mask: pictures that have none.
         without_picture: masks that belong to no picture.
     """

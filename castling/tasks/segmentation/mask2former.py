@@ -62,7 +62,7 @@ class Mask2FormerDecoder(modeling.Mask2FormerPreTrainedModel):
     Attributes:
         pixel_decoder: makes maps of one width, and the masks' features.
         transformer: queries and masked attention.
-        class_predictor: from queries to classes, the last one being none.
+        class_predictor: the layer from queries to classes, the last one being none.
     """
 
     def __init__(self, config: Any, channels: Sequence[int]) -> None:

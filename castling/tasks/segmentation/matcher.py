@@ -23,7 +23,7 @@ def assign(costs: Tensor) -> tuple[Tensor, Tensor]:
     """The assignment of least total cost.
 
     Args:
-        costs: of each query for each mask, `(Q, M)`; any of them may be infinite or no number.
+        costs: the costs of each query for each mask, `(Q, M)`; any of them may be infinite or no number.
 
     Returns:
         Queries, in order, and their masks: `min(Q, M)` of each, on the CPU.

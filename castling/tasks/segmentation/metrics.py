@@ -88,7 +88,7 @@ def judge(outputs: Tensor, batch: Mapping[str, Any]) -> Iterator[Judged]:
 
     Args:
         outputs: scores `(B, K, H / 4, W / 4)`.
-        batch: as `castling.tasks.segmentation.transforms.collate` makes it for evaluation.
+        batch: a batch as `castling.tasks.segmentation.transforms.collate` makes it for evaluation.
     """
     numbers, sizes = batch["index"].tolist(), batch["size"].tolist()
     for place, (index, (height, width)) in enumerate(zip(numbers, sizes, strict=True)):

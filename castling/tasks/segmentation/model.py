@@ -29,7 +29,7 @@ class SegmenterConfig:
         queries: the number of masks that are predicted.
         layers: those of masked attention.
         encoder_layers: those of the pixel decoder.
-        heads: of all attentions.
+        heads: the number of heads of all attentions.
         ffn_dim: hidden channels of MLPs; half of them in deformable attention.
         points: the number of points of a mask at which losses are taken.
 

@@ -35,8 +35,8 @@ class MaskPictures:
 
     Args:
         root: what the paths are relative to.
-        pictures: as bytes in one array: a list of strings is copied page by page into every loader worker.
-        masks: of each picture, in the same way.
+        pictures: their paths as bytes in one array: a list of strings is copied page by page into every loader worker.
+        masks: the masks of each picture, in the same way.
         table: what their values mean.
     """
 

@@ -93,7 +93,7 @@ def draw_part(size: tuple[int, int], full: tuple[int, int], side: int) -> Part:
     Args:
         size: width and height of the picture.
         full: width and height that all of it would be resized to.
-        side: of the square.
+        side: the side of the square.
     """
     sides = [min(side, length) for length in full]
     starts = [np.random.randint(length - kept + 1) for length, kept in zip(full, sides, strict=True)]

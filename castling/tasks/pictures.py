@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from castling.tasks.task import Batch, Unreadable
 MODES = {1: "L", 3: "RGB"}
 MAX_UNREADABLE_IN_A_ROW = 100
 HELD_OUT = 10  # where nothing says what the splits are, one picture in so many is kept for evaluation
+STOPS = (signal.SIGTERM, signal.SIGINT)
 Example = dict[str, Any]
 
 
@@ -128,7 +131,7 @@ class PictureLoader:
             collate_fn=_ReadableOnly(collate),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_one_thread,
+            worker_init_fn=_begin_reading,
         )
 
     def __len__(self) -> int:
@@ -198,5 +201,18 @@ def strict_decoding() -> Iterator[None]:
         ImageFile.LOAD_TRUNCATED_IMAGES = lenient
 
 
-def _one_thread(worker: int) -> None:
+def _begin_reading(worker: int) -> None:
+    """Prepare a reading process: one thread computes, and only its parent ends it.
+
+    Schedulers and terminals signal whole groups. Were readers to die of it, their parent could not save its state.
+    """
     torch.set_num_threads(1)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS and Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        threading.Thread(target=_end_when_parent_says, daemon=True).start()
+
+
+def _end_when_parent_says() -> None:
+    while signal.sigwaitinfo(STOPS).si_pid != os.getppid():
+        pass
+    os._exit(1)

@@ -182,9 +182,12 @@ def test_a_folder_without_pictures_fails_before_anything_is_written(micro, tmp_p
 
 
 @pytest.mark.slow
-def test_a_sigterm_from_outside_saves(micro, tmp_path):
-    """The command as a scheduler stops it: in a process of its own."""
-    (tmp_path / "recipe.yaml").write_text(recipe_text(micro("training.epochs=10000")))
+@pytest.mark.parametrize("kill", ["kill(os.getpid(), signal.SIGTERM)", "system('kill -TERM 0')"])
+def test_a_sigterm_from_outside_saves(micro, tmp_path, kill):
+    """The command as a scheduler stops it: in a process, or a group of readers too, of its own."""
+    workers = 2 if "system" in kill else 0
+    recipe = micro("training.epochs=10000", f"training.workers={workers}")
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
     script = f"""
         import os, signal
         from castling.cli import main, train
@@ -193,13 +196,17 @@ def test_a_sigterm_from_outside_saves(micro, tmp_path):
             def stop(record):
                 watch(record)
                 if record.step == 3:
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    os.{kill}
             return shown(recipe, folder, resume, stop)
         train.train = watched
         raise SystemExit(main.main(["train", {str(tmp_path / "recipe.yaml")!r}, "--out", {str(tmp_path / "run")!r}]))
     """
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,
     )
     assert result.returncode == 128 + 15, result.stderr
     assert f"go on with: castling train {tmp_path / 'run'}" in result.stderr

@@ -6,7 +6,6 @@ whole or known not to be.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import logging
@@ -19,12 +18,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from castling.training.run_folder import sync_folder, write_file
+from castling.training.manifest import read_whole, write_manifest
+from castling.training.run_folder import FACTS, sync_folder, write_file
 
 logger = logging.getLogger(__name__)
-MANIFEST, STATE = "manifest.json", "state.json"
+STATE = "state.json"
 
 
 @dataclass
@@ -60,13 +60,12 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     torch.save(checkpoint.optimizer, buffer)
     files["optimizer.pt"] = buffer.getvalue()
     files[STATE] = json.dumps({"step": checkpoint.step, **checkpoint.state}, indent=2).encode()
-    checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         for name, content in files.items():
             write_file(beside / name, content)
-        write_file(beside / MANIFEST, json.dumps(checksums, indent=2).encode())
+        write_manifest(beside, files)
         if folder.exists():  # of the same step: a damaged one, or the same weights before their evaluation
             shutil.rmtree(folder)
         os.replace(beside, folder)
@@ -88,17 +87,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         ValueError: if it is incomplete or damaged; says which file.
     """
-    manifest = folder / MANIFEST
-    if not manifest.is_file():
-        raise ValueError(f"{folder} is incomplete: it has no {MANIFEST}")
-    try:
-        checksums = json.loads(manifest.read_text())
-        files = {name: (folder / name).read_bytes() for name in checksums}
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} is damaged: {error}") from error
-    for name, content in files.items():
-        if hashlib.sha256(content).hexdigest() != checksums[name]:
-            raise ValueError(f"{folder} is damaged: {name} does not match its checksum")
+    files = read_whole(folder)
     state = json.loads(files.pop(STATE))
     optimizer = torch.load(io.BytesIO(files.pop("optimizer.pt")), map_location="cpu", weights_only=True)
     weights = {name.removesuffix(".safetensors"): load(content) for name, content in files.items()}
@@ -106,12 +95,25 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 
 
 def load_last(root: Path) -> Checkpoint | None:
-    """The last checkpoint that is whole; damaged ones are named in a warning and passed over. None if there is none."""
+    """The last checkpoint that is whole; damaged ones are named in a warning and passed over. None if there is none.
+
+    Raises:
+        ValueError: if there are some, and all of them are damaged.
+    """
+    troubles: list[str] = []
     for folder in reversed(checkpoint_folders(root)):
         try:
-            return load_checkpoint(folder)
+            checkpoint = load_checkpoint(folder)
         except ValueError as error:
-            logger.warning("%s; the one before it is used", error)
+            troubles.append(str(error))
+            continue
+        for trouble in troubles:
+            logger.warning("%s; the one before it is used", trouble)
+        return checkpoint
+    if troubles:
+        raise ValueError(
+            f"no checkpoint of {root.parent} is whole: {troubles[0]}. Copy one back, or remove {root} to begin anew"
+        )
     return None
 
 
@@ -119,6 +121,30 @@ def load_best(root: Path) -> Checkpoint | None:
     """The checkpoint with the best score, or the last one where none was evaluated."""
     best = _best(checkpoint_folders(root))
     return load_last(root) if best is None else load_checkpoint(best)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Load the weights of a run into the very network that its recipe and facts describe.
+
+    Args:
+        network: the network; on failure it is as it was.
+        weights: its state dict.
+        folder: the folder of the run, for the message.
+
+    Raises:
+        ValueError: names the first weight that does not fit.
+    """
+    wanted, there = (
+        {name: tuple(value.shape) for name, value in tensors.items()} for tensors in (network.state_dict(), weights)
+    )
+    if wanted != there:
+        first = min(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+        raise ValueError(
+            f"{folder}: its weights are not those of the network that config.yaml and {FACTS} describe; first that "
+            f"differs: {first}, {there.get(first, 'none')} in the weights, {wanted.get(first, 'none')} in the network. "
+            "Put these files back as training wrote them"
+        )
+    network.load_state_dict(weights)
 
 
 def checkpoint_folders(root: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import nn
 
 from castling.config import check_choice
@@ -17,7 +17,8 @@ from castling.conversion import BlendSchedule, castle
 from castling.measure.occupancy import Occupancy
 from castling.settings import from_mapping
 from castling.tasks.task import Picture, Prediction, Task
-from castling.training.checkpoint import load_best, load_last
+from castling.training.checkpoint import load_best, load_last, load_weights
+from castling.training.manifest import MANIFEST, read_whole, write_manifest
 from castling.training.recipe import Recipe
 from castling.training.run_folder import FACTS, NETWORK, RunFolder, write_file
 from castling.training.schedules import set_blend_to, set_threshold
@@ -25,6 +26,7 @@ from castling.training.schedules import set_blend_to, set_threshold
 Which = Literal["last", "best"]
 FULL_BLEND = BlendSchedule(kind="fixed", start=1.0)
 WEIGHTS, CERTIFICATE, CASTLED = "model.safetensors", "certificate.json", "castled"
+CASTLED_FILES = ("config.yaml", FACTS, NETWORK, CERTIFICATE, WEIGHTS)
 
 
 @dataclass
@@ -70,8 +72,9 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
     """
     folder = Path(folder)
     run = RunFolder(folder)
+    is_castled_folder = (folder / WEIGHTS).is_file() or (folder / MANIFEST).is_file()
+    files = _castled_files(folder) if is_castled_folder else {}
     recipe = run.recipe()
-    is_castled_folder = (folder / WEIGHTS).is_file()
     if which is not None:
         check_choice("checkpoint", which, get_args(Which))
         if is_castled_folder:
@@ -84,12 +87,12 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
     if is_castled_folder:
         set_blend_to(network, FULL_BLEND, 1.0)
         network = castle(network, inplace=True)
-        network.load_state_dict(load_file(folder / WEIGHTS))
+        load_weights(network, load(files[WEIGHTS]), folder)
         return SavedModel(network.eval(), recipe, task)
     checkpoint = (load_best if which == "best" else load_last)(run.checkpoints)
     if checkpoint is None:
         raise ValueError(f"{folder} has no good checkpoint")
-    network.load_state_dict(checkpoint.weights.get("ema", checkpoint.weights["model"]))
+    load_weights(network, checkpoint.weights.get("ema", checkpoint.weights["model"]), folder)
     set_threshold(network, recipe.training.threshold, checkpoint.state["share"])
     set_blend_to(network, recipe.training.blend, checkpoint.state["share"])
     return SavedModel(network.eval(), recipe, task, checkpoint.step)
@@ -104,11 +107,26 @@ def write_castled(run: Path, network: nn.Module, certificate: dict[str, Any]) ->
     """Write castled weights beside their certificate, recipe and facts; returns the folder."""
     folder = run / CASTLED
     folder.mkdir(exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # incomplete until there is a new one
     for name in ("config.yaml", FACTS, NETWORK):
         shutil.copyfile(run / name, folder / name)
     write_file(folder / CERTIFICATE, json.dumps(certificate, indent=2).encode())
     save_weights(network, folder / WEIGHTS)
+    write_manifest(folder, {name: (folder / name).read_bytes() for name in CASTLED_FILES})
     return folder
+
+
+def _castled_files(folder: Path) -> dict[str, bytes]:
+    """The files of a castled folder, whole."""
+    remedy = f"copy it again, or castle again: castling castle {folder.parent}"
+    try:
+        files = read_whole(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}; {remedy}") from error
+    missing = [name for name in CASTLED_FILES if name not in files]
+    if missing:
+        raise ValueError(f"{folder} is damaged: its {MANIFEST} does not name {missing[0]}; {remedy}")
+    return files
 
 
 def save_weights(network: nn.Module, path: Path) -> None:

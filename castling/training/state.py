@@ -10,7 +10,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 from torch.optim import Optimizer
 
-from castling.training.checkpoint import Checkpoint, load_last, save_checkpoint
+from castling.training.checkpoint import Checkpoint, load_last, load_weights, save_checkpoint
 from castling.training.run_folder import RunFolder
 
 
@@ -107,9 +107,9 @@ class RunState:
         if checkpoint is None:
             folder.cut_log(0)
             return
-        self.model.load_state_dict(checkpoint.weights["model"])
+        load_weights(self.model, checkpoint.weights["model"], folder.path)
         if self.ema is not None:
-            self.ema.module.load_state_dict(checkpoint.weights["ema"])
+            load_weights(self.ema.module, checkpoint.weights["ema"], folder.path)
         self.optimizer.load_state_dict(dict(checkpoint.optimizer))
         if self.scaler is not None and "scaler" in checkpoint.state:
             self.scaler.load_state_dict(checkpoint.state["scaler"])

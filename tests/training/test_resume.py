@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -12,6 +13,7 @@ from castling.training import Interrupted, RunFolder, load_recipe, train
 from castling.training.checkpoint import checkpoint_folders, load_last
 from castling.training.recipe import recipe_text
 from castling.training.records import StepRecord
+from castling.training.saved import open_model
 
 
 def files_of_last_checkpoint(folder):
@@ -130,6 +132,25 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(micro, tmp_path, caplog, d
     assert "the one before it is used" in caplog.text
     train(recipe, tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", tmp_path / "calm")
+
+
+def test_with_all_checkpoints_damaged_nothing_is_trained_or_forgotten(micro, tmp_path):
+    train(micro(), tmp_path / "run")
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    for folder in checkpoint_folders(tmp_path / "run" / "checkpoints"):
+        (folder / "model.safetensors").unlink()
+    for use in (lambda: train(micro(), tmp_path / "run", resume=True), lambda: open_model(tmp_path / "run")):
+        with pytest.raises(ValueError, match=r"no checkpoint of .*run is whole: .*model.safetensors.*remove .*anew"):
+            use()
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert train(micro(), tmp_path / "run", resume=True)["steps"] == 6
+
+
+def test_a_run_whose_recipe_was_edited_is_not_gone_on_with(micro, tmp_path):
+    train(micro("training.max_steps=1"), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"first that differs: blocks.1.*none in the weights"):
+        train(micro("model.options.depth=2"), tmp_path / "run", resume=True)
 
 
 def test_another_seed_gives_another_run(micro, tmp_path):

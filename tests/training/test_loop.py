@@ -34,9 +34,10 @@ def test_reading_processes_end_with_the_run(micro, tmp_path, monkeypatch):
     # The garbage collector ends a queue before the loader that would say good-bye through it: five seconds a process.
     gc.disable()
     monkeypatch.setattr(gc, "collect", lambda *args: 0)
+    before = multiprocessing.active_children()  # those of runs that failed in other tests
     try:
         train(micro("training.workers=1", "training.max_steps=1"), tmp_path / "run")
-        assert not multiprocessing.active_children()
+        assert set(multiprocessing.active_children()) <= set(before)
     finally:
         gc.enable()
 

@@ -128,5 +128,5 @@ def test_a_folder_without_weights_is_said(micro, tmp_path):
     train(micro("training.max_steps=1"), tmp_path / "run")
     for folder in (tmp_path / "run" / "checkpoints").iterdir():
         (folder / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="no checkpoint of .* is whole"):
+    with pytest.raises(ValueError, match=r"no checkpoint of .* is whole"):
         open_model(tmp_path / "run")

@@ -127,24 +127,25 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], folder: Path
     """Load the weights of a run into the very network that its recipe and facts describe.
 
     Args:
-        network: the network; on failure it is as it was.
+        network: the network; some of its modules make room for what the weights have.
         weights: its state dict.
         folder: the folder of the run, for the message.
 
     Raises:
         ValueError: names the first weight that does not fit.
     """
-    wanted, there = (
-        {name: tuple(value.shape) for name, value in tensors.items()} for tensors in (network.state_dict(), weights)
-    )
-    if wanted != there:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        wanted, there = (
+            {name: tuple(value.shape) for name, value in tensors.items()} for tensors in (network.state_dict(), weights)
+        )
         first = min(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
         raise ValueError(
             f"{folder}: its weights are not those of the network that config.yaml and {FACTS} describe; first that "
             f"differs: {first}, {there.get(first, 'none')} in the weights, {wanted.get(first, 'none')} in the network. "
             "Put these files back as training wrote them"
-        )
-    network.load_state_dict(weights)
+        ) from error
 
 
 def checkpoint_folders(root: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from castling.tasks.batches import Shard, seed_everything
 from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
+from castling.training.lock import RunLock
 from castling.training.recipe import Recipe
 from castling.training.records import EvalRecord, Record, StepRecord, Watch
 from castling.training.run_folder import RunFolder
@@ -58,14 +59,14 @@ def train(
         The summary, as in `summary.json`.
 
     Raises:
-        ValueError: for a recipe that cannot be trained, a folder with a run in it (unless resumed), or too many
-            unreadable pictures.
+        ValueError: for a recipe that cannot be trained, a folder with a run in it (unless resumed), one that another
+            process writes to, or too many unreadable pictures.
         OSError: if the folder cannot be written to.
         Interrupted: after SIGTERM or Ctrl-C, with the state saved.
         TrainingFailed: if numbers stay non-finite after all returns to a checkpoint.
     """
-    with StopRequest() as stop:
-        trainer = Trainer(recipe, folder, resume, watch)
+    with StopRequest() as stop, RunLock(folder) as lock:
+        trainer = Trainer(recipe, folder, resume, watch, lock)
         try:
             return trainer.run(stop)
         finally:
@@ -81,10 +82,11 @@ class Trainer:
         folder: the folder of the run.
         resume: whether to go on with what is there.
         watch: a function that is told of every step and every evaluation.
+        lock: the lock of the folder, which the first process takes.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path | str, resume: bool, watch: Watch) -> None:
-        self.recipe, self.config = recipe, recipe.training
+    def __init__(self, recipe: Recipe, folder: Path | str, resume: bool, watch: Watch, lock: RunLock) -> None:
+        self.recipe, self.config, self.lock = recipe, recipe.training, lock
         self.accelerator = make_accelerator(recipe, folder)
         self.device = self.accelerator.device
         self.watch = watch if self.accelerator.is_main_process else lambda record: None
@@ -123,6 +125,8 @@ class Trainer:
         """Make the run folder, once a first pass has shown that the pictures fit the network."""
         last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
         advice = mask_advice(network, self.task.training_inputs(), last_threshold)
+        if self.folder.writes:
+            self.lock.take()
         if not resume:
             self.folder.create(self.recipe, self.task.facts, describe_network(network))
         self.accelerator.wait_for_everyone()
@@ -260,6 +264,7 @@ class Trainer:
             self.accelerator.log(_flat(record.to_json()), step=record.step)
 
     def _save(self, score: float | None = None) -> None:
+        self.lock.check()
         self.state.save(self.folder, self.state.progress.step / self.num_steps, score)
         self.accelerator.wait_for_everyone()
 

@@ -1,4 +1,4 @@
-"""What can be wrong with pictures, whatever the task: they cannot be read, are missing, turned, or there twice."""
+"""What can be wrong with pictures, whatever the task: they cannot be read, are missing, or there twice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from PIL import Image
 
 from castling.tasks.data_check import CheckOptions, Finding, finding
 from castling.tasks.pictures import in_channels, read_picture
 
 FEW = 100  # pictures that are read sooner than processes start
-ORIENTATION = 0x0112  # Exif's number for how a picture is to be turned
 Item = TypeVar("Item")
 Facts = TypeVar("Facts")
 
@@ -29,27 +29,29 @@ class PictureFacts(NamedTuple):
         size: width and height; zeros where it cannot be read.
         digest: the digest of its pixels, whatever the file's format; empty where it cannot be read.
         error: the reason why it cannot be read; None where it can.
-        turned: whether it says that it is to be turned before it is shown.
+        stored: width and height before it was turned upright.
     """
 
     size: tuple[int, int]
     digest: bytes
     error: str | None
-    turned: bool
+    stored: tuple[int, int]
 
 
 def look(path: Path) -> PictureFacts:
     """Decode a picture to the end."""
     try:
         picture = read_picture(path)
+        with Image.open(path) as file:
+            stored = file.size
         pixels = in_channels(picture, 3)
         digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
         digest.update(pixels.tobytes())
-        return PictureFacts(picture.size, digest.digest(), None, picture.getexif().get(ORIENTATION, 1) != 1)
+        return PictureFacts(picture.size, digest.digest(), None, stored)
     except FileNotFoundError:
-        return PictureFacts((0, 0), b"", "no such file", False)
+        return PictureFacts((0, 0), b"", "no such file", (0, 0))
     except Exception as error:  # decoders raise whatever they like
-        return PictureFacts((0, 0), b"", f"{type(error).__name__}: {error}", False)
+        return PictureFacts((0, 0), b"", f"{type(error).__name__}: {error}", (0, 0))
 
 
 def look_at(paths: Sequence[Path], options: CheckOptions) -> list[PictureFacts]:
@@ -90,16 +92,25 @@ def read_all(read: Callable[[Item], Facts], items: Sequence[Item], options: Chec
 
 
 def picture_findings(split: str, names: Sequence[str], looks: Sequence[PictureFacts]) -> list[Finding]:
-    """Pictures of a split that cannot be read, are missing, or are to be turned."""
+    """Pictures of a split that cannot be read or are missing."""
     pairs = list(zip(names, looks, strict=True))
     missing = [name for name, seen in pairs if seen.error == "no such file"]
     broken = [f"{name} ({seen.error})" for name, seen in pairs if seen.error not in (None, "no such file")]
-    turned = [name for name, seen in pairs if seen.turned]
     return [
         *finding("error", "pictures that cannot be read", split, broken),
         *finding("error", "pictures that are listed and not there", split, missing),
-        *finding("warning", "pictures that ask to be turned (Exif), which nobody does here", split, turned),
     ]
+
+
+def stored_finding(
+    split: str, names: Sequence[str], looks: Sequence[PictureFacts], sizes: Iterable[Sequence[int]]
+) -> list[Finding]:
+    """Pictures whose annotations have the size that they are stored in, rather than that of the upright ones."""
+    kind = "pictures annotated as they are stored, not as Exif turns them: they are left so"
+    places = [
+        name for name, seen, size in zip(names, looks, sizes, strict=True) if seen.size != tuple(size) == seen.stored
+    ]
+    return finding("warning", kind, split, places)
 
 
 def duplicate_findings(splits: Mapping[str, tuple[Sequence[str], Sequence[PictureFacts]]]) -> list[Finding]:

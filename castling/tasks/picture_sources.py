@@ -14,12 +14,11 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from castling.config import check_choice
 from castling.extras import import_extra
 from castling.tasks.array_files import ArraySource, read_cifar, read_idx
-from castling.tasks.pictures import Source, pictures_in, read_picture, strict_decoding
+from castling.tasks.pictures import ENDINGS, Source, pictures_in, read_picture, strict_decoding, upright
 
 SourceName = Literal["digits", "folder", "idx", "cifar", "huggingface"]
 Split = Literal["train", "val"]
@@ -146,7 +145,7 @@ def _open_folder(root: Path, split: str) -> FolderSource:
 def _no_pictures(folder: Path) -> ValueError:
     there = folder if folder.is_dir() else folder.parent
     return ValueError(
-        f"no pictures in {folder}: expected {folder}/CLASS/* with one of the endings {' '.join(IMG_EXTENSIONS)}; "
+        f"no pictures in {folder}: expected {folder}/CLASS/* with one of the endings {' '.join(ENDINGS)}; "
         f"found {_shorten(_entries(there))} in {there}"
     )
 
@@ -200,7 +199,7 @@ class HuggingFaceSource:
         if picture is None:
             raise ValueError(f"{self.name(index)} has no picture in column {self.image_column!r}")
         picture.load()
-        return picture, self.targets[row[self.label_column]]
+        return upright(picture), self.targets[row[self.label_column]]
 
 
 def _open_huggingface(name: str, split: str, image_column: str, label_column: str) -> HuggingFaceSource:

@@ -10,14 +10,14 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
@@ -25,10 +25,13 @@ from castling.tasks.batches import EpochBatches, Key, seeded
 from castling.tasks.task import Batch, Unreadable
 
 MODES = {1: "L", 3: "RGB"}
+ENDINGS = (*IMG_EXTENSIONS, ".gif", ".avif", ".jp2")
+ORIENTATION = 0x0112  # Exif's number for how a picture is to be turned
 MAX_UNREADABLE_IN_A_ROW = 100
 HELD_OUT = 10  # where nothing says what the splits are, one picture in so many is kept for evaluation
 STOPS = (signal.SIGTERM, signal.SIGINT)
 Example = dict[str, Any]
+Values = TypeVar("Values", bound=np.ndarray | torch.Tensor)
 
 
 class WrongAnnotation(ValueError):
@@ -162,17 +165,58 @@ class _ReadableOnly:
 
 
 def in_channels(picture: Image.Image, channels: int) -> Image.Image:
-    """A picture as grey (1) or colour (3) of 8 bits; 16-bit ones, which PIL would cut off at 255, are scaled."""
-    if picture.mode.startswith("I"):
+    """A picture as grey (1) or colour (3) of 8 bits; opacity is left out.
+
+    Those of 16 bits, which PIL would cut off at 255, and floats, which it would take for black, are scaled.
+
+    Raises:
+        ValueError: for floats that do not lie from 0 to 1.
+    """
+    if picture.mode == "F":
+        picture = Image.fromarray((from_0_to_1(np.asarray(picture)) * 255).round().astype(np.uint8))
+    elif picture.mode.startswith("I"):
         picture = Image.fromarray((np.asarray(picture).clip(0, 65535) / 257).round().astype(np.uint8))
     return picture.convert(MODES[channels])
 
 
-def read_picture(path: Path) -> Image.Image:
-    """A picture in its own mode, decoded to the end."""
-    with strict_decoding(), Image.open(path) as picture:
-        picture.load()
-    return picture
+def from_0_to_1(values: Values) -> Values:
+    """The values of a picture in floats.
+
+    Raises:
+        ValueError: if they do not lie from 0 to 1.
+    """
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= 1):
+        raise ValueError(f"floats must lie from 0 to 1; got {low} to {high}")
+    return values
+
+
+def read_picture(path: Path, size: Sequence[int] | None = None) -> Image.Image:
+    """A picture in its own mode, decoded to the end and upright; the first one of a moving picture.
+
+    Args:
+        path: the file.
+        size: the width and height that annotations were made for. Where they are those of the picture as it is stored,
+            and not of the upright one, it is left as it is stored.
+    """
+    with strict_decoding(), Image.open(path) as stored:
+        stored.load()
+    picture = upright(stored)
+    return stored if size is not None and picture.size != tuple(size) == stored.size else picture
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """A picture turned as its Exif data says, which is how cameras and phones store how they were held."""
+    return ImageOps.exif_transpose(picture) if _orientation(picture) > 1 else picture
+
+
+def _orientation(picture: Image.Image) -> int:
+    """How a picture is to be turned, 1 to 8; 1, not at all, where the Exif data is broken."""
+    try:
+        found = picture.getexif().get(ORIENTATION, 1)
+    except Exception:  # which is no reason to go without the picture
+        return 1
+    return found if found in range(1, 9) else 1
 
 
 def pictures_in(folder: Path, root: Path) -> Iterator[str]:
@@ -181,7 +225,7 @@ def pictures_in(folder: Path, root: Path) -> Iterator[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         prefix = Path(path).relative_to(root).as_posix()
         for file in files:
-            if file.lower().endswith(IMG_EXTENSIONS) and not file.startswith("."):
+            if file.lower().endswith(ENDINGS) and not file.startswith("."):
                 yield f"{prefix}/{file}"
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
 from castling.measure.trees import Tree
-from castling.tasks.pictures import in_channels, pictures_in, read_picture
+from castling.tasks.pictures import from_0_to_1, in_channels, pictures_in, read_picture, upright
 from castling.tasks.task import Picture, Prediction
 
 
@@ -160,7 +160,7 @@ def open_picture(picture: Picture) -> Image.Image:
     if isinstance(picture, (str, Path)):
         return read_picture(Path(picture))
     if isinstance(picture, Image.Image):
-        return picture
+        return upright(picture)
     kinds = ("torch.uint8", "uint8", "torch.float16", "torch.float32", "torch.float64", "float16", "float32", "float64")
     if not isinstance(picture, (np.ndarray, Tensor)) or picture.ndim not in (2, 3) or str(picture.dtype) not in kinds:
         raise ValueError(
@@ -168,9 +168,7 @@ def open_picture(picture: Picture) -> Image.Image:
             f"got {picture!r:.80}"
         )
     if "float" in str(picture.dtype):
-        if not (picture.min() >= 0 and picture.max() <= 1):
-            raise ValueError(f"floats must lie from 0 to 1; got {float(picture.min())} to {float(picture.max())}")
-        picture = (picture * 255).round()
+        picture = (from_0_to_1(picture) * 255).round()
         picture = picture.astype(np.uint8) if isinstance(picture, np.ndarray) else picture.to(torch.uint8)
     return to_pil_image(picture)
 

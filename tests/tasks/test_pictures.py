@@ -7,7 +7,16 @@ import torch
 from PIL import Image
 
 from castling.tasks.batches import EpochBatches, Key, Shard
-from castling.tasks.pictures import PictureLoader, Pictures, WrongAnnotation, in_channels, pictures_in, read_picture
+from castling.tasks.pictures import (
+    PictureLoader,
+    Pictures,
+    WrongAnnotation,
+    in_channels,
+    pictures_in,
+    read_picture,
+    upright,
+)
+from castling.tasks.prediction import open_picture
 from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, train_transform
 
 NOTHING = VariationConfig(crop_scale=None, flip=0, color_jitter=0, auto_augment=None, erasing=0)
@@ -242,6 +251,76 @@ def test_sixteen_bit_picture_keeps_its_shades(tmp_path, data):
     assert difference < 2 / 255
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif", "webp"])
+def test_a_picture_is_upright_whatever_way_the_camera_was_held(tmp_path, orientation, ending):
+    corners = Image.new("RGB", (32, 16))  # red on the left half, blue below right
+    corners.paste("red", (0, 0, 16, 16))
+    corners.paste("blue", (16, 8, 32, 16))
+    turns = Image.Transpose
+    stored = {2: turns.FLIP_LEFT_RIGHT, 3: turns.ROTATE_180, 4: turns.FLIP_TOP_BOTTOM, 5: turns.TRANSPOSE}
+    stored |= {6: turns.ROTATE_90, 7: turns.TRANSVERSE, 8: turns.ROTATE_270}
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = corners.transpose(stored[orientation]) if orientation > 1 else corners
+    path = tmp_path / f"x.{ending}"
+    turned.save(path, exif=exif)
+    assert np.abs(np.asarray(read_picture(path)).astype(int) - np.asarray(corners)).mean() < 4
+    with Image.open(path) as head:
+        assert upright(head).size == corners.size
+    assert open_picture(Image.open(path)).size == corners.size
+    if ending != "tif":  # which PIL itself turns
+        assert read_picture(path, turned.size).size == turned.size
+
+
+def test_broken_exif_data_costs_no_picture(tmp_path):
+    noise().save(tmp_path / "x.jpg", exif=b"Exif\x00\x00" + b"\xff" * 40)
+    assert read_picture(tmp_path / "x.jpg").size == (8, 8)
+
+
+def ramp():
+    return np.linspace(0, 1, 64).reshape(8, 8)
+
+
+def grey_ramp():
+    return Image.fromarray((ramp() * 255).astype(np.uint8))
+
+
+MOVING = {"save_all": True, "append_images": [Image.new("L", (8, 8))]}
+MODES_READ = {
+    "float": lambda: ({}, Image.fromarray(ramp().astype(np.float32)), "tif"),
+    "16 bits": lambda: ({}, Image.fromarray((ramp() * 65535).astype(np.uint16)), "png"),
+    "palette": lambda: ({}, grey_ramp().convert("P"), "png"),
+    "alpha": lambda: (
+        {},
+        Image.merge("LA", [grey_ramp(), noise(mode="L")]),
+        "png",
+    ),
+    "cmyk": lambda: ({}, grey_ramp().convert("RGB").convert("CMYK"), "tif"),
+    "animated gif": lambda: (MOVING, grey_ramp(), "gif"),
+    "animated webp": lambda: ({"lossless": True, **MOVING}, grey_ramp(), "webp"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES_READ)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_shades_of_every_mode_are_kept(tmp_path, mode, channels):
+    options, picture, ending = MODES_READ[mode]()
+    picture.save(tmp_path / f"x.{ending}", **options)
+    read = np.asarray(in_channels(read_picture(tmp_path / f"x.{ending}"), channels)).reshape(8, 8, channels)
+    assert np.abs(read / 255 - ramp()[..., None]).max() < 2 / 255
+
+
+def test_black_and_white_is_0_and_255():
+    assert in_channels(Image.new("1", (2, 2), 1), 1).getextrema() == (255, 255)
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, float("nan")])
+def test_floats_that_are_no_shades_are_said(value):
+    with pytest.raises(ValueError, match="floats must lie from 0 to 1; got"):
+        in_channels(Image.fromarray(np.full((4, 4), value, np.float32)), 3)
+
+
 def test_picture_with_the_ending_of_another_format_is_read(tmp_path):
     for name, kind in (("x.png", "JPEG"), ("x.jpg", "PNG")):
         noise(mode="L").save(tmp_path / name, format=kind)
@@ -251,8 +330,8 @@ def test_picture_with_the_ending_of_another_format_is_read(tmp_path):
 
 def test_files_that_do_not_end_as_pictures_do_are_passed_over(tmp_path):
     (tmp_path / "deep/.hidden").mkdir(parents=True)
-    for name in ("a.jpg", "deep/b.PNG", "c.dat", ".d.png", "deep/.hidden/e.png"):
+    for name in ("a.jpg", "deep/b.PNG", "deep/f.gif", "c.dat", ".d.png", "deep/.hidden/e.png"):
         noise().save(tmp_path / name, format="PNG")
     (tmp_path / "notes.txt").write_text("no picture")
-    assert sorted(pictures_in(tmp_path, tmp_path)) == ["./a.jpg", "deep/b.PNG"]
-    assert list(pictures_in(tmp_path / "deep", tmp_path)) == ["deep/b.PNG"]
+    assert sorted(pictures_in(tmp_path, tmp_path)) == ["./a.jpg", "deep/b.PNG", "deep/f.gif"]
+    assert sorted(pictures_in(tmp_path / "deep", tmp_path)) == ["deep/b.PNG", "deep/f.gif"]

@@ -164,7 +164,8 @@ class Annotations:
         Raises:
             ValueError: if it has another size than its boxes were drawn for.
         """
-        picture, wanted = read_picture(self.root / self.name(index)), tuple(map(int, self.sizes[index]))
+        wanted = tuple(map(int, self.sizes[index]))
+        picture = read_picture(self.root / self.name(index), wanted)
         if min(wanted) > 0 and picture.size != wanted:
             raise ValueError(f"the picture has {shown(picture.size)} pixels, its annotation says {shown(wanted)}")
         return picture, self.objects(index)

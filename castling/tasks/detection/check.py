@@ -20,6 +20,7 @@ from castling.tasks.picture_check import (
     picture_findings,
     sizes_of,
     spread,
+    stored_finding,
 )
 from castling.tasks.pictures import in_channels, read_picture
 
@@ -101,9 +102,10 @@ def _split_findings(
     differing = [
         f"{name} (is {shown(seen.size)}, said {shown(size)})"
         for name, seen, size in zip(written.names, looks, written.sizes, strict=True)
-        if seen.error is None and min(size) > 0 and seen.size != tuple(size)
+        if seen.error is None and min(size) > 0 and tuple(size) not in (seen.size, seen.stored)
     ]
     found += finding("error", "pictures of another size than their annotation says", split, differing)
+    found += stored_finding(split, written.names, looks, written.sizes)
     return found + picture_findings(split, written.names, looks)
 
 
@@ -173,7 +175,7 @@ def _samples(
         by_owner[box.owner].append(box)
     samples = []
     for place in chosen:
-        picture = in_channels(read_picture(written.folder / written.names[place]), 3)
+        picture = in_channels(read_picture(written.folder / written.names[place], written.sizes[place]), 3)
         scale = SAMPLE_SIDE / max(picture.size)
         picture = picture.resize([max(1, round(side * scale)) for side in picture.size])
         boxes = [box for box in by_owner[place] if np.isfinite(box.corners).all()]

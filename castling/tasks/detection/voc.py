@@ -9,10 +9,8 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from torchvision.datasets.folder import IMG_EXTENSIONS
-
 from castling.tasks.detection.annotations import Box, Written
-from castling.tasks.pictures import is_held_out
+from castling.tasks.pictures import ENDINGS, is_held_out
 
 LAYOUT = "Annotations/*.xml with JPEGImages/ (or images/), and ImageSets/Main/{split}.txt where there are lists"
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -61,7 +59,7 @@ def read_voc(
     Raises:
         ValueError: if a list cannot be read.
     """
-    files = {path.stem: path for path in sorted(pictures.glob("*")) if path.suffix.lower() in IMG_EXTENSIONS}
+    files = {path.stem: path for path in sorted(pictures.glob("*")) if path.suffix.lower() in ENDINGS}
     stems = _stems(annotations, split, names)
     written = Written(pictures, [], [], [], [], "object", {})
     for stem in stems:

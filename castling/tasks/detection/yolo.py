@@ -13,7 +13,7 @@ from PIL import Image
 
 from castling.settings import read_yaml
 from castling.tasks.detection.annotations import Box, Written
-from castling.tasks.pictures import pictures_in
+from castling.tasks.pictures import pictures_in, upright
 
 LAYOUT = "data.yaml with names:, images/{split}/ and labels/{split}/"
 STAND_INS = {"train": ("train",), "val": ("val", "valid", "test"), "test": ("test",)}
@@ -117,7 +117,7 @@ def _size(path: Path) -> tuple[int, int]:
     """Width and height from the head of a file; 0 where it is broken, which its reading will tell."""
     try:
         with Image.open(path) as picture:
-            return picture.size
+            return upright(picture).size  # decodes those alone that are to be turned
     except Exception:  # decoders raise whatever they like
         return 0, 0
 

@@ -19,6 +19,7 @@ from castling.tasks.picture_check import (
     read_all,
     sizes_of,
     spread,
+    stored_finding,
 )
 from castling.tasks.pictures import in_channels, read_picture
 from castling.tasks.segmentation.classes import IGNORED, ClassTable
@@ -131,7 +132,7 @@ def _notes(looks: Sequence[PairFacts]) -> dict[int, str]:
     """What is wrong with masks that can be drawn, by the place of their picture."""
     notes = {}
     for place, (picture, mask) in enumerate(looks):
-        differs = picture.error is None and mask.error is None and picture.size != mask.size
+        differs = picture.error is None and mask.error is None and mask.size not in (picture.size, picture.stored)
         wrong = ["another size than its picture"] * differs + [say_unknown(mask.unknown)] * bool(mask.unknown)
         if wrong:
             notes[place] = ", ".join(wrong)
@@ -148,7 +149,7 @@ def _split_findings(
     differing = [
         f"{name} (is {_shown(mask.size)}, its picture {_shown(picture.size)})"
         for name, (picture, mask) in facts
-        if picture.error is None and mask.error is None and picture.size != mask.size
+        if picture.error is None and mask.error is None and mask.size not in (picture.size, picture.stored)
     ]
     blank = [
         name for name, (_, mask) in facts if mask.error is None and not mask.unknown and not mask.counts[:-1].sum()
@@ -160,6 +161,7 @@ def _split_findings(
         *finding("error", "masks with values that are no class", split, unknown),
         *finding("error", "masks of another size than their picture", split, differing),
         *finding("warning", "masks that are ignored throughout", split, blank),
+        *stored_finding(split, names, [picture for picture, _ in looks], [mask.size for _, mask in looks]),
         *picture_findings(split, names, [picture for picture, _ in looks]),
     ]
 
@@ -200,7 +202,7 @@ def _samples(
     colors = as_palette(table.colors, len(table.names))
     samples = []
     for place in chosen:
-        picture = in_channels(read_picture(pairs.pictures[place]), 3)
+        picture = in_channels(read_picture(pairs.pictures[place], looks[place][1].size), 3)
         small, labels = shrunk(picture, to_labels(read_mask(pairs.masks[place]), table).labels, SAMPLE_SIDE)
         there = [label for label in np.unique(labels).tolist() if label != IGNORED]
         words = [table.names[label] for label in there]

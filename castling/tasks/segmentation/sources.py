@@ -69,8 +69,10 @@ class MaskPictures:
             WrongAnnotation: for a mask of another size, or with a value that is neither a class nor ignored.
             OSError: if one of the two cannot be read.
         """
-        picture = read_picture(self.root / self.name(index))
-        return picture, read_labels(self.root / os.fsdecode(self.masks[index]), self.table, picture.size)
+        mask = self.root / os.fsdecode(self.masks[index])
+        with Image.open(mask) as head:
+            picture = read_picture(self.root / self.name(index), head.size)
+        return picture, read_labels(mask, self.table, picture.size)
 
 
 def open_split(data: SegmentationData, split: str) -> MaskPictures:

@@ -11,6 +11,7 @@ from PIL import Image
 from castling.tasks import data_forms
 from castling.tasks.data_check import CheckOptions, check_data
 from castling.tasks.detection.drawing import color_of, draw_boxes
+from castling.tasks.pictures import read_picture
 
 
 def checked(root, form="auto", **options):
@@ -129,14 +130,19 @@ def test_classes_of_one_split_only_are_errors(tmp_path):
     assert found.first == ["dog (7)", "wolf (7)"]
 
 
-def test_pictures_that_ask_to_be_turned_are_warned_of(tmp_path):
+@pytest.mark.parametrize("annotated", ["stored", "upright"])
+def test_boxes_of_a_turned_picture_are_for_the_size_that_they_were_written_for(tmp_path, annotated):
     write_coco(tmp_path)
     exif = Image.Exif()
     exif[0x0112] = 6
-    with Image.open(tmp_path / "train2017" / "a.png") as picture:
-        picture.save(tmp_path / "train2017" / "a.png", exif=exif)
-    (found,) = checked(tmp_path).findings
-    assert found.kind.startswith("pictures that ask to be turned")
+    path = tmp_path / "train2017" / "a.png"
+    with Image.open(path) as picture:
+        assert picture.width != picture.height
+        size, sideways = picture.size, picture.transpose(Image.Transpose.ROTATE_90)
+        (picture if annotated == "stored" else sideways).save(path, exif=exif)
+    kinds_found = [found.kind.split(",")[0] for found in checked(tmp_path).findings]
+    assert kinds_found == (["pictures annotated as they are stored"] if annotated == "stored" else [])
+    assert read_picture(path, size).size == size
 
 
 @pytest.mark.parametrize("form", ["voc", "yolo"])

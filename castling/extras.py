@@ -21,9 +21,11 @@ def import_extra(module: str, extra: str) -> ModuleType:
         Traceback (most recent call last):
         ImportError: no_such_module is missing; install it with: pip install "castling-vit[report]"
     """
+    package = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if error.name != package:
             raise
-        raise ImportError(f'{error.name} is missing; install it with: pip install "castling-vit[{extra}]"') from error
+        raise ImportError(f'{package} is missing; install it with: pip install "castling-vit[{extra}]"') from error
+    return importlib.import_module(module)

@@ -7,7 +7,6 @@ measured, and an interrupted benchmark goes on behind the last one.
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from castling.measure.environment import describe_environment
 from castling.measure.latency import Timing
+from castling.measure.plain_json import json_text
 
 
 def result_path(folder: Path, what: str, environment: Mapping[str, str] | None = None) -> Path:
@@ -135,7 +135,7 @@ def write_json(path: Path, rows: Sequence[Mapping[str, str]], **more: Any) -> Pa
     numbers = [{name: cell if name in texts else _value(cell) for name, cell in row.items()} for row in rows]
     content = {"environment": environment, "command": command_line(), "rows": numbers, **more}
     path = path.with_suffix(".json")
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json_text(content, indent=1) + "\n")
     return path
 
 

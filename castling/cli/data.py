@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from castling.cli import HelpFormatter
+from castling.measure.plain_json import json_text
 from castling.report.data_page import class_rows, split_rows, write_data_page
 from castling.settings import with_overrides
 from castling.tasks import data_forms
@@ -60,7 +60,7 @@ def run(flags: argparse.Namespace) -> int:
         )
         report = check_data(flags.root, flags.format, data_forms(), options)
     _show(report, console)
-    text = json.dumps(report.to_json(), indent=2)
+    text = json_text(report.to_json(), indent=2)
     if printed:
         print(text)
     elif flags.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from rich.progress import track
 
 from castling.cli import HelpFormatter
 from castling.measure.metric import as_values, describe_metrics, headlines
+from castling.measure.plain_json import json_text
+from castling.tasks.prediction import NOT_FINITE
 from castling.tasks.task import Batch, Loader
 from castling.training.evaluation import OnDevice, best_device, evaluate
 from castling.training.saved import open_model
@@ -52,10 +53,12 @@ def run(flags: argparse.Namespace) -> None:
     unreadable: dict[str, str] = {}
     loader.on_unreadable = unreadable.update
     found = evaluate(task, network, OnDevice(_tracked(loader, console), device), drop_branches=True)
+    if not found.finite:
+        raise ValueError(f"{flags.model}: {NOT_FINITE}")
     if flags.json:
         castled = None if found.castled is None else as_values(found.castled)
         content = {"metrics": describe_metrics(found.model), "model": as_values(found.model), "castled": castled}
-        print(json.dumps({**content, "occupancy": found.occupancy, "unreadable": list(unreadable)}))
+        print(json_text({**content, "occupancy": found.occupancy, "unreadable": list(unreadable)}))
         return
     for name, metrics in (("as it is", found.model), ("castled", found.castled)):
         if metrics is not None:

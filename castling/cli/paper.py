@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from castling.measure.environment import describe_environment
+from castling.measure.plain_json import json_text
 from castling.report.paper import ROWS, Comparison, compare_with_paper
 
 TITLES = {
@@ -60,7 +60,7 @@ def run(flags: argparse.Namespace) -> None:
         console.print(f"{TITLES[table]}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if flags.json:
         content = {"environment": describe_environment(), "rows": [asdict(found) for found in comparisons]}
-        flags.json.write_text(json.dumps(content, indent=1) + "\n")
+        flags.json.write_text(json_text(content, indent=1) + "\n")
         console.print(f"wrote {flags.json}", highlight=False, soft_wrap=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 import timm
 import torch
@@ -21,6 +20,7 @@ from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
 from castling.conversion import has_castling_attention
 from castling.export.engines import ENGINES
+from castling.measure.plain_json import json_text
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,7 +68,7 @@ def run(flags: argparse.Namespace) -> None:
             lambda done, total: progress.update(task, completed=done, total=total),
         )
     if flags.json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json_text(found.to_json(), indent=2))
         return
     title = f"{flags.model}, {flags.batch} x {height} x {width} px, {flags.engine}, "
     print_plan(found, model, title + f"{flags.threads or torch.get_num_threads()} threads", Console())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from castling.cli import HelpFormatter
+from castling.measure.plain_json import json_text
 from castling.settings import from_mapping, with_overrides
 from castling.tasks.pictures import read_picture
 from castling.tasks.task import Prediction
@@ -47,7 +47,7 @@ def run(flags: argparse.Namespace) -> int:
         found = predictor(flags.pictures, flags.batch_size, on_batch=lambda done: progress.advance(bar, done))
     if flags.json:
         said = [prediction.to_json() for prediction in found]
-        print(json.dumps([entry for part in said for entry in (part if isinstance(part, list) else [part])]))
+        print(json_text([entry for part in said for entry in (part if isinstance(part, list) else [part])]))
     else:
         for prediction in found:
             print(prediction.line())

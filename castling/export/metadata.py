@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from castling.export.outputs import Form
+from castling.measure.plain_json import json_text
 from castling.tasks.task import Deployment
 
 KEY = "castling"
@@ -59,11 +60,11 @@ class Metadata:
     def __post_init__(self) -> None:
         """Make the values what they are once they were read back: lists instead of tuples, keys that are text."""
         for name in ("preprocessing", "facts", "form"):
-            object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name))))
+            object.__setattr__(self, name, json.loads(json_text(getattr(self, name))))
 
     def to_json(self) -> str:
         """As text for a file."""
-        return json.dumps(asdict(self))
+        return json_text(asdict(self))
 
 
 def describe_network(model: nn.Module, example: Tensor, **known: Any) -> Metadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ class Metric:
 
     Args:
         name: what the task calls it.
-        value: the number; a share from 0 to 1 where the unit is `%`.
+        value: the number; a share from 0 to 1 where the unit is `%`. None, which JSON has for it, becomes NaN.
         unit: what it is shown in: `%`, a word such as `px`, or nothing.
         higher_is_better: its direction.
         detail: whether it is one of many, such as those of single classes, which lines of text leave out.
@@ -35,6 +36,10 @@ class Metric:
     unit: str = PERCENT
     higher_is_better: bool = True
     detail: bool = False
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            object.__setattr__(self, "value", math.nan)
 
     @property
     def shown(self) -> str:

@@ -53,6 +53,22 @@ def like(tree: Tree, tensors: Sequence[Tensor]) -> Tree:
     return _rebuild(tree, iter(tensors))
 
 
+def finite_examples(tree: Tree) -> Tensor:
+    """Whether all outputs of each example of a batch are finite `(N,)`.
+
+    Example:
+        >>> finite_examples({"a": torch.zeros(2, 3), "b": torch.tensor([[1.0], [float("nan")]])})
+        tensor([ True, False])
+    """
+    found = [leaf.isfinite().reshape(len(leaf), -1).all(1) for leaf in leaves(tree)]
+    return torch.stack(found).all(0)
+
+
+def all_finite(tree: Tree) -> bool:
+    """Whether all numbers of a tree are finite."""
+    return all(bool(leaf.isfinite().all()) for leaf in leaves(tree))
+
+
 def absolute_differences(found: Tree, wanted: Tree) -> Tensor:
     """The absolute differences of all numbers of two trees, one flat tensor in float32.
 

@@ -204,8 +204,7 @@ def _networks(certificate: dict[str, Any]) -> str:
             amount(report["macs"]),
             amount(report["parameters"]),
             percent(report["agreement"], 2),
-            f"{report['largest_difference']:.3g}",
-            f"{report['median_difference']:.3g}",
+            *(_number(report[f"{which}_difference"]) for which in ("largest", "median")),
         )
         for name, report in reports.items()
     ]
@@ -260,3 +259,8 @@ def _environment(run: RunData) -> str:
         if facts
     ]
     return f'<h2>Environment</h2><div class="two">{"".join(boxes)}</div>' if boxes else ""
+
+
+def _number(value: float | None) -> str:
+    """A number of a certificate, which has none where it was not finite."""
+    return "not finite" if value is None else f"{value:.3g}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from castling.conversion import castle, softmax_twin_of
 from castling.measure.environment import describe_environment
+from castling.measure.plain_json import json_text
 from castling.measure.resolution import CostRow, cost_over_resolution
 from castling.models.input_size import at_size
 from castling.report.run_data import CASTLED, SOFTMAX, Content
@@ -51,5 +51,5 @@ def measure_run(folder: Path, sizes: Sequence[int], on_size: Callable[[int], Non
         rows = cost_over_resolution(resized, [size], channels) + rows
         on_size(size)
     content: Content = {"environment": describe_environment(), "rows": rows}
-    write_file(folder / "speed.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_file(folder / "speed.json", (json_text(content, indent=1) + "\n").encode())
     return content

@@ -17,9 +17,11 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
-from castling.measure.trees import Tree
+from castling.measure.trees import Tree, finite_examples
 from castling.tasks.pictures import from_0_to_1, in_channels, pictures_in, read_picture, upright
 from castling.tasks.task import Picture, Prediction
+
+NOT_FINITE = "the network gives numbers that are not finite: its weights may be damaged, or overflow"
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Unread:
-    """The prediction for a picture that could not be read.
+class Failed:
+    """What stands for the prediction of a picture of which there is none.
 
     Args:
         name: the path.
@@ -49,7 +51,7 @@ class Unread:
 
     def line(self) -> str:
         """One line of text."""
-        return f"{self.name}: unreadable: {self.error}"
+        return f"{self.name}: {self.error}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -119,7 +121,7 @@ class PicturePredictor:
             except Exception as error:  # decoders raise whatever they like
                 if not isinstance(picture, (str, Path)):
                     raise
-                found[place] = Unread(name, str(error))
+                found[place] = Failed(name, f"unreadable: {error}")
         prepared = {place: self.prepare(picture) for place, picture in opened.items()}
         for shape in dict.fromkeys(image.shape for image in prepared.values()):
             places = [place for place, image in prepared.items() if image.shape == shape]
@@ -127,6 +129,9 @@ class PicturePredictor:
             outputs = self.network(images.to(next(self.network.parameters()).device))
             seen = [Seen(batch[place][0], opened[place].size) for place in places]
             found.update(zip(places, self.interpret(outputs, seen), strict=True))
+            for place, finite in zip(places, finite_examples(outputs).tolist(), strict=True):
+                if not finite:
+                    found[place] = Failed(batch[place][0], NOT_FINITE)
         return [found[place] for place in range(len(batch))]
 
 

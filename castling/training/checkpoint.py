@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from castling.measure.plain_json import json_text
 from castling.training.manifest import read_whole, write_manifest
 from castling.training.run_folder import FACTS, sync_folder, write_file
 
@@ -59,7 +60,7 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     buffer = io.BytesIO()
     torch.save(checkpoint.optimizer, buffer)
     files["optimizer.pt"] = buffer.getvalue()
-    files[STATE] = json.dumps({"step": checkpoint.step, **checkpoint.state}, indent=2).encode()
+    files[STATE] = json_text({"step": checkpoint.step, **checkpoint.state}, indent=2).encode()
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)

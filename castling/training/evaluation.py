@@ -13,6 +13,7 @@ from castling.conversion import castled, has_castling_attention, is_castled
 from castling.measure.eval_mode import eval_mode
 from castling.measure.metric import Metric
 from castling.measure.occupancy import Occupancy, record_occupancy
+from castling.measure.trees import all_finite
 from castling.tasks.task import Batch, Task
 
 
@@ -39,11 +40,13 @@ class Evaluation:
         model: metrics of the network as it is, the deciding one first.
         castled: metrics without its branches and its host's softmax; None where there is nothing to drop.
         occupancy: per attention and head.
+        finite: whether all outputs were finite numbers; the metrics say nothing where they were not.
     """
 
     model: list[Metric]
     castled: list[Metric] | None
     occupancy: Occupancy
+    finite: bool = True
 
 
 def evaluate(task: Task, network: nn.Module, batches: Iterable[Batch], drop_branches: bool = False) -> Evaluation:
@@ -57,24 +60,26 @@ def evaluate(task: Task, network: nn.Module, batches: Iterable[Batch], drop_bran
     """
     with eval_mode(network):
         with record_occupancy(network) as record:
-            metrics = _metrics(task, network, batches)
-        without = None
+            metrics, finite = _metrics(task, network, batches)
+        without, finite_without = None, True
         if drop_branches and has_castling_attention(network) and not is_castled(network):
             with castled(network):
-                without = _metrics(task, network, batches)
-    return Evaluation(metrics, without, record.mean())
+                without, finite_without = _metrics(task, network, batches)
+    return Evaluation(metrics, without, record.mean(), finite and finite_without)
 
 
 @torch.no_grad()
-def _metrics(task: Task, network: nn.Module, batches: Iterable[Batch]) -> list[Metric]:
-    meter = task.meter()
+def _metrics(task: Task, network: nn.Module, batches: Iterable[Batch]) -> tuple[list[Metric], bool]:
+    meter, finite = task.meter(), True
     for batch in batches:
-        meter.update(task.forward(network, batch), batch)
-    first, *others = gather_object([meter])
-    for other in others:
+        outputs = task.forward(network, batch)
+        finite = finite and all_finite(outputs)
+        meter.update(outputs, batch)
+    (first, finite), *others = gather_object([(meter, finite)])
+    for other, others_finite in others:
         first.merge(other)
-    found: list[Metric] = first.result()
-    return found
+        finite = finite and others_finite
+    return first.result(), finite
 
 
 def best_device() -> str:

@@ -250,6 +250,8 @@ class Trainer:
         set_blend_to(network, self.config.blend, progress.step / self.num_steps)
         with self.accelerator.autocast():
             found = evaluate(self.task, network, OnDevice(self.val_loader, self.device), drop_branches=True)
+        if not found.finite:
+            raise NotFinite("outputs for the validation pictures are not finite")
         occupancy = self._mean_over_processes(found.occupancy)
         epoch = progress.step / self.steps_per_epoch
         record = EvalRecord(progress.step, epoch, found.model, found.castled, occupancy)

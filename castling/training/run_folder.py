@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from castling.measure.environment import describe_environment
+from castling.measure.plain_json import json_text
 from castling.settings import read_yaml
 from castling.tasks.task import Facts
 from castling.training.recipe import Recipe, parse_recipe, recipe_text
@@ -61,9 +62,9 @@ class RunFolder:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             (self.path / "figures").mkdir(exist_ok=True)
             environment = {**describe_environment(), "command": shlex.join(sys.argv), "seed": str(recipe.seed)}
-            write_file(self.path / "environment.json", json.dumps(environment, indent=2).encode())
+            write_file(self.path / "environment.json", json_text(environment, indent=2).encode())
             for name, value in ((FACTS, facts), (NETWORK, network)):
-                write_file(self.path / name, json.dumps(value, indent=2, ensure_ascii=False).encode())
+                write_file(self.path / name, json_text(value, indent=2).encode())
             self.log_path.touch()
             write_file(self.path / "config.yaml", recipe_text(recipe).encode())  # last: now it is a run
         except OSError as error:
@@ -99,7 +100,7 @@ class RunFolder:
         """Append a record to the log."""
         if self.writes:
             with self.log_path.open("a") as file:
-                file.write(json.dumps(record.to_json()) + "\n")
+                file.write(json_text(record.to_json()) + "\n")
 
     def records(self) -> list[Record]:
         """The log; a last line that was cut short is left out.
@@ -142,7 +143,7 @@ class RunFolder:
             logger.info("%s%s", what, "".join(f", {key} {value}" for key, value in details.items()))
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             with (self.path / "events.jsonl").open("a") as file:
-                file.write(json.dumps({"time": now, "event": what, **details}) + "\n")
+                file.write(json_text({"time": now, "event": what, **details}) + "\n")
 
     def quarantine(self, pictures: Iterable[tuple[str, str]], split: str, limit: float, total: int) -> None:
         """Note unreadable pictures by name, from any process.
@@ -163,7 +164,7 @@ class RunFolder:
         for name, error in errors.items():
             if name not in known:
                 logger.warning("unreadable picture %s: %s", name, error)
-                line = json.dumps({"name": name, "error": error, "split": split}) + "\n"
+                line = json_text({"name": name, "error": error, "split": split}) + "\n"
                 with (self.path / "quarantine.jsonl").open("a") as file:
                     file.write(line)
         count = len(known | set(errors))
@@ -195,7 +196,7 @@ class RunFolder:
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
         if self.writes:
-            write_file(self.path / name, json.dumps(value, indent=2).encode())
+            write_file(self.path / name, json_text(value, indent=2).encode())
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import nn
 from castling.config import check_choice
 from castling.conversion import BlendSchedule, castle
 from castling.measure.occupancy import Occupancy
+from castling.measure.plain_json import json_text
 from castling.settings import from_mapping
 from castling.tasks.task import Picture, Prediction, Task
 from castling.training.checkpoint import load_best, load_last, load_weights
@@ -110,7 +110,7 @@ def write_castled(run: Path, network: nn.Module, certificate: dict[str, Any]) ->
     (folder / MANIFEST).unlink(missing_ok=True)  # incomplete until there is a new one
     for name in ("config.yaml", FACTS, NETWORK):
         shutil.copyfile(run / name, folder / name)
-    write_file(folder / CERTIFICATE, json.dumps(certificate, indent=2).encode())
+    write_file(folder / CERTIFICATE, json_text(certificate, indent=2).encode())
     save_weights(network, folder / WEIGHTS)
     write_manifest(folder, {name: (folder / name).read_bytes() for name in CASTLED_FILES})
     return folder

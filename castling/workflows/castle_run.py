@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from castling.conversion import Certificate, ConvertedAttention, castle, certify, has_castling_attention, is_castled
+from castling.measure.plain_json import json_text
 from castling.models.input_size import at_size
 from castling.tasks.huggingface import is_huggingface
 from castling.tasks.task import Batch, Task
@@ -65,7 +65,7 @@ def castle_run(
         by_size[size] = {name: report.metrics for name, report in found.networks.items()}
     certificate = replace(certificate, sizes=by_size)
     content = certificate.to_json()
-    write_file(folder / CERTIFICATE, json.dumps(content, indent=2).encode())
+    write_file(folder / CERTIFICATE, json_text(content, indent=2).encode())
     return certificate, write_castled(folder, networks["castled"], content) if certificate.allowed else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from castling.conversion import castle
 from castling.export import QuantizationCard, Verification, describe_deployment, describe_network, quantize
 from castling.export.metadata import Metadata
 from castling.measure.metric import Metric
+from castling.measure.plain_json import json_text
 from castling.tasks.networks import NetworkConfig, head_width, read_weights
 from castling.tasks.task import Batch, Task
 from castling.training.run_folder import write_file
@@ -169,5 +169,5 @@ def quantize_run(
 
     out = seen.path.with_name(f"{seen.path.stem}_int8.xml")
     card = quantize(seen.path, out, subject.network, calibration[:NUM_CALIBRATION], validate, max_loss)
-    write_file(out.with_suffix(".json"), json.dumps(card.to_json(), indent=2).encode())
+    write_file(out.with_suffix(".json"), json_text(card.to_json(), indent=2).encode())
     return card

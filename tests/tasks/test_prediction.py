@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
-from castling.tasks.prediction import PicturePredictor, Unread, with_caption
+from castling.tasks.prediction import Failed, PicturePredictor, with_caption
 from castling.tasks.preparation import PictureConfig, eval_transform
 
 
@@ -186,10 +186,20 @@ def test_unreadable_file_does_not_stop_the_others(predictor, files, batch_size, 
     done = []
     found = predictor(files, batch_size=batch_size, on_batch=done.append)
     assert sum(done) == 4
-    assert [type(one) for one in found] == [Shares, Shares, Unread, Shares]
+    assert [type(one) for one in found] == [Shares, Shares, Failed, Shares]
     assert found[2].name == str(files / name)
     assert found[2].error
     assert found[3].values == shares_of(predictor, 2)
+
+
+def test_outputs_that_are_not_finite_are_said_of_their_picture_alone():
+    def divided(picture):
+        return pil_to_tensor(picture) / 255 / (0 if picture.getpixel((0, 0)) == 0 else 1)
+
+    pictures = [Image.new("L", (4, 4), shade) for shade in (9, 0, 10)]
+    found = PicturePredictor(Sizes(), divided, interpret, 1)(pictures)
+    assert [one.error is None for one in found] == [True, False, True]
+    assert "not finite" in found[1].line()
 
 
 @pytest.mark.parametrize("readable", [[], ["a.png"]], ids=["alone", "with another"])
@@ -207,8 +217,8 @@ def test_unreadable_file_is_not_taken_for_a_picture_at_a_place(predictor, tmp_pa
 
 
 def test_unreadable_picture_has_a_line_and_stays_as_it_is():
-    unread, picture = Unread("x.png", "it is text"), Image.new("L", (4, 4))
-    assert unread.line() == "x.png: unreadable: it is text"
+    unread, picture = Failed("x.png", "it is text"), Image.new("L", (4, 4))
+    assert unread.line() == "x.png: it is text"
     assert unread.to_json() == {"name": "x.png", "error": "it is text"}
     assert unread.draw(picture) is picture
 

@@ -6,17 +6,19 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from castling.cli.main import main
 from castling.measure.metric import Metric
 from castling.tasks.classification.task import Classification
 from castling.tasks.task import Losses
 from castling.training import RunFolder, TrainingFailed, load_recipe, loop, train
-from castling.training.checkpoint import load_last
+from castling.training.checkpoint import load_last, save_checkpoint
 from castling.training.evaluation import Evaluation
 from castling.training.recipe import recipe_text
 from castling.training.state import Progress, RunState
@@ -212,3 +214,29 @@ def test_a_sigterm_from_outside_saves(micro, tmp_path, kill):
     assert f"go on with: castling train {tmp_path / 'run'}" in result.stderr
     assert load_last(tmp_path / "run" / "checkpoints").step == 4
     assert load_recipe(tmp_path / "run" / "config.yaml").training.epochs == 10000
+
+
+def test_a_network_whose_outputs_are_not_finite_is_said_by_predict_and_evaluate(micro, tmp_path, capsys):
+    train(micro("training.max_steps=1", "training.ema_decay=null"), tmp_path / "run")
+    checkpoint = load_last(tmp_path / "run" / "checkpoints")
+    for name, value in checkpoint.weights["model"].items():
+        if name.endswith("head.weight"):
+            value.fill_(float("inf"))
+    save_checkpoint(tmp_path / "run" / "checkpoints", replace(checkpoint, step=2))
+    Image.new("L", (8, 8), 99).save(tmp_path / "x.png")
+    assert main(["predict", "--model", str(tmp_path / "run"), str(tmp_path / "x.png"), "--json"]) == 1
+    (said,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert "not finite" in said["error"]
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 2
+    assert "not finite" in capsys.readouterr().err
+
+
+def test_outputs_that_are_not_finite_send_a_run_back(micro, tmp_path, monkeypatch):
+    evaluate, calls = loop.evaluate, []
+
+    def not_finite_at_first(*args, **options):
+        calls.append(evaluate(*args, **options))
+        return replace(calls[-1], finite=len(calls) > 1)
+
+    monkeypatch.setattr(loop, "evaluate", not_finite_at_first)
+    assert train(micro("training.max_steps=2"), tmp_path / "run")["rollbacks"] == 1

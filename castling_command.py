@@ -13,7 +13,7 @@ from collections.abc import Sequence
 VERBS = {
     "demo": "train, castle, certify and report, in some minutes",
     "recipes": "list, show and copy training recipes",
-    "data": "check pictures and annotations before training",
+    "data": "check pictures and annotations; pack them into shards",
     "train": "train a recipe, or go on with a run",
     "castle": "drop the softmax branch, with a certificate",
     "convert": "turn a trained softmax network into a castled one",

@@ -1,4 +1,21 @@
-"""Castling: vision transformers whose attention switches from softmax to linear-angular for inference."""
+"""Castling: vision transformers whose attention switches from softmax to linear-angular for inference.
+
+Runs, as the command line has them:
+
+    model = castling.train("digits/castling", "runs/digits")   # `castling recipes` lists what there is
+    castling.castle_run("runs/digits")                         # drop the branch, with a certificate of what that cost
+    castling.open("runs/digits/castled").predict("scan.png")   # a run, a castled folder, or an exported file
+    castling.export("runs/digits", "digits.onnx")              # verified against PyTorch, or no file
+
+Networks of one's own:
+
+    castling.convert(model)       # castling attention around a ViT's weights; preview says what would happen
+    castling.set_blend(model, 1)  # over to it, slowly while training
+    castling.castle(model)        # for good; castled(model) for a moment, certify says what it cost
+    castling.export(model, "model.onnx", example)
+
+`timm.create_model("castling_deit_tiny_patch16_224")` and its siblings are there once this is imported.
+"""
 
 from castling.attention import CastlingAttention, linear_angular_attention
 from castling.config import AttentionConfig
@@ -16,6 +33,8 @@ from castling.conversion import (
     unconvert,
 )
 from castling.models import load_host_weights
+from castling.workflows.calls import export, open, train
+from castling.workflows.castle_run import castle_run
 
 __version__ = "0.2.0"
 
@@ -24,15 +43,19 @@ __all__ = [
     "CastlingAttention",
     "calibrate",
     "castle",
+    "castle_run",
     "castled",
     "certify",
     "convert",
+    "export",
     "fold_scale",
     "is_castled",
     "linear_angular_attention",
     "load_host_weights",
+    "open",
     "optimize",
     "preview",
     "set_blend",
+    "train",
     "unconvert",
 ]

@@ -7,9 +7,12 @@ one line for each.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
+
+from castling.sentences import shown as in_short
 
 KernelName = Literal[
     "linear_angular", "mean_centred", "softmax_kernel", "cosine", "relu_s", "relu_e", "angular", "softmax"
@@ -35,9 +38,30 @@ def check_choice(what: str, value: object, legal: Iterable[str], shown: str | No
     legal = list(legal)
     if value in legal:
         return
-    near = difflib.get_close_matches(str(value), legal, n=1)
+    near = difflib.get_close_matches(value if isinstance(value, str) else in_short(value), legal, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown {what} {(shown or value)!r}: {hint}Legal: {', '.join(map(repr, legal))}")
+    raise ValueError(f"unknown {what} {in_short(shown or value, 300)}: {hint}Legal: {', '.join(map(repr, legal))}")
+
+
+def check_type(what: str, value: object, legal: type | tuple[type, ...], shown: str) -> None:
+    """Refuse an argument of another type by a sentence, before it fails somewhere within.
+
+    Args:
+        what: the argument.
+        value: what was given.
+        legal: what it may be.
+        shown: the same in words.
+
+    Raises:
+        TypeError: names the value, its type and what it may be.
+
+    Example:
+        >>> check_type("blend", "half", (int, float), "a number")
+        Traceback (most recent call last):
+        TypeError: blend must be a number; got 'half', a str
+    """
+    if not isinstance(value, legal):
+        raise TypeError(f"{what} must be {shown}; got {reprlib.repr(value)}, a {type(value).__name__}")
 
 
 def check_odd(what: str, value: int) -> None:

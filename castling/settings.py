@@ -6,6 +6,8 @@ A wrong key or value is an error that names its place, the nearest legal name an
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -14,8 +16,13 @@ import jsonargparse
 import yaml
 
 from castling.config import check_choice
+from castling.sentences import one_line, shown
 
 Settings = TypeVar("Settings")
+SCALARS = (bool, int, float, str)
+
+
+LONGEST = 1500  # characters of what a section says: lists of legal names are long
 
 
 def from_mapping(kind: type[Settings], values: Mapping[str, Any], place: str = "") -> Settings:
@@ -39,7 +46,7 @@ def from_mapping(kind: type[Settings], values: Mapping[str, Any], place: str = "
 'reduction', 'output_norm', 'local_conv', 'local_conv_size', 'aux', 'threshold', 'threshold_relative', 'aux_similarity'
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{place or kind.__name__} must be a mapping of settings; got {values!r}")
+        raise ValueError(f"{place or kind.__name__} must be a mapping of settings; got {shown(values)}")
     fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
     hints = get_type_hints(kind)
     for key in values:
@@ -55,7 +62,8 @@ def from_mapping(kind: type[Settings], values: Mapping[str, Any], place: str = "
     try:
         return kind(**parsed)
     except ValueError as error:
-        raise ValueError(f"{place}: {error}" if place else str(error)) from error
+        sentence = one_line(error, LONGEST)
+        raise ValueError(f"{place}: {sentence}" if place else sentence) from error
 
 
 def to_mapping(settings: Any) -> dict[str, Any]:
@@ -83,10 +91,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise ValueError(f"expected key=value, such as training.epochs=10; got {override!r}")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"cannot read the value of {override!r}: {error}") from error
+        value = _load_yaml(text, f"the value of {override!r}")
         target = result
         for key in keys[:-1]:
             if target.get(key) is None:
@@ -98,19 +103,42 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     return result
 
 
-def read_yaml(text: str, name: str) -> dict[str, Any]:
+def read_yaml(text: str | bytes, name: str) -> dict[str, Any]:
     """The mapping that a YAML text holds.
 
     Raises:
-        ValueError: if it is no YAML, or something other than a mapping.
+        ValueError: if it is no YAML, has a key twice or aliases, or holds something other than a mapping.
     """
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from error
+    values = _load_yaml(text, name)
     if not isinstance(values, dict):
         raise ValueError(f"{name} must hold a mapping of settings; got {type(values).__name__}")
     return values
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without a key given twice, of which one would be lost, and without aliases, which make small files huge."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(None, None, "aliases are not for settings: write it out", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and keys.count(key.value) > 1:
+                raise yaml.MarkedYAMLError(None, None, f"{key.value!r} is given twice", key.start_mark)
+        return cast(dict[Any, Any], super().construct_mapping(node, deep=deep))
+
+
+def _load_yaml(text: str | bytes, name: str) -> Any:
+    try:
+        return yaml.load(text, _StrictLoader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of too many digits, a date that is none
+        raise ValueError(f"{name} is no YAML: {one_line(error)}") from error
+    except RecursionError as error:
+        raise ValueError(f"{name} is no YAML for settings: it is nested too deeply") from error
 
 
 def _parse(hint: Any, value: Any, place: str) -> Any:
@@ -123,14 +151,40 @@ def _parse(hint: Any, value: Any, place: str) -> Any:
     if get_origin(hint) is Literal:
         check_choice(place, "no" if value is False and "no" in get_args(hint) else value, get_args(hint))
         return "no" if value is False else value  # YAML reads a bare no as false
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--value", type=hint)
     try:
         if value is None:  # which jsonargparse takes for any type
             raise ValueError
-        return parser.parse_object({"value": _plain(value)}).value  # a copy: it parses strings in place
+        parsed = value if type(value) is hint and hint in SCALARS else _as_type(hint, value)
     except Exception as error:
-        raise ValueError(f"{place} must be of type {_type_name(hint)}; got {value!r}") from error
+        raise ValueError(f"{place} must be of type {_type_name(hint)}; got {shown(value)}") from error
+    if not _is_finite(parsed):
+        raise ValueError(f"{place} must be finite; got {shown(value)}")
+    return parsed
+
+
+def _as_type(hint: Any, value: Any) -> Any:
+    """What jsonargparse makes of a value, such as a number of a text."""
+    if _has_aliases(value):  # which it would follow: a short text could become a huge value
+        raise ValueError
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--value", type=hint)
+    return parser.parse_object({"value": _plain(value)}).value  # a copy: it parses strings in place
+
+
+def _has_aliases(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.search(r"&\w+\s.*\*\w", value, re.DOTALL) is not None
+    if isinstance(value, Mapping):
+        return any(map(_has_aliases, [*value.keys(), *value.values()]))
+    return isinstance(value, (list, tuple)) and any(map(_has_aliases, value))
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _plain(value: Any) -> Any:

@@ -50,7 +50,7 @@ def digits_run(tmp_path_factory):
 
 
 # Examples that start a process, or export a network.
-SLOW_EXAMPLES = ("castling.measure.memory.peak_memory", "castling.export.write.export")
+SLOW_EXAMPLES = ("castling.measure.memory.peak_memory", "castling.exporting.write.export")
 
 
 def pytest_collection_modifyitems(items):

@@ -23,7 +23,7 @@ def run_in_two(*arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    both = [start(_command, rank, port, [str(argument) for argument in arguments]) for rank in range(2)]
+    both = [start(command_in_two, rank, port, [str(argument) for argument in arguments]) for rank in range(2)]
     for process in both:
         process.join(300)
     return [process.exitcode for process in both]
@@ -35,7 +35,8 @@ def _call(function, arguments, path):
     function(*arguments)
 
 
-def _command(rank, port, arguments):
+def command_in_two(rank, port, arguments):
+    """Run a command in this process as one of two, and leave with its exit code."""
     from castling.cli.main import main
 
     shared = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

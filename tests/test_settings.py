@@ -211,7 +211,7 @@ def test_malformed_override_is_named(override):
 
 
 def test_override_that_is_no_yaml_is_named():
-    with pytest.raises(ValueError, match=r"cannot read the value of 'a=\[1'"):
+    with pytest.raises(ValueError, match=r"the value of 'a=\[1' is no YAML"):
         with_overrides({}, ["a=[1"])
 
 
@@ -234,3 +234,28 @@ def test_yaml_that_holds_no_mapping_is_named(text, kind):
 def test_broken_yaml_is_named(text):
     with pytest.raises(ValueError, match=r"x\.yaml is no YAML"):
         read_yaml(text, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: {c: 1, d: 2, c: 3}", "'c' is given twice"),
+        ("a: &x [1, 2]\nb: *x", "aliases are not for settings"),
+        ("a: &a {b: &b [*a, *a]}", "aliases are not for settings"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("a: 2001-99-99", "month must be in"),
+        (b"a: \xff\xfe", "is no YAML"),
+    ],
+)
+def test_yaml_that_would_lose_or_grow_is_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        read_yaml(text, "x.yaml")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf")])
+def test_numbers_are_finite(value):
+    for key, given in (("budget", value), ("span", [0.0, value]), ("pace", {"rate": value})):
+        with pytest.raises(ValueError, match=rf"trip\.{key}(\.rate)? must be finite; got "):
+            from_mapping(Journey, {"days": 1, key: given}, "trip")
+    with pytest.raises(ValueError, match=r"trip\.options must be finite"):
+        from_mapping(Journey, {"days": 1, "options": {"deep": [float("inf")]}}, "trip")

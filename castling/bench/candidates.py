@@ -19,8 +19,8 @@ from castling.bench.subjects import build_subject, is_subject, recipe_of
 from castling.config import check_choice
 from castling.conversion import castle, softmax_twin_of
 from castling.conversion.folding import optimize
-from castling.export.engines import ENGINES, EngineName, on_engine
-from castling.export.onnx import onnx_session
+from castling.exporting.engines import ENGINES, EngineName, on_engine
+from castling.exporting.onnx import onnx_session
 from castling.models import deit, esnet_vit, mvitv2
 from castling.models.baselines import HYBRIDS, NAMES, softmax_baseline, softmax_twin
 from castling.models.input_size import check_image_size
@@ -35,9 +35,9 @@ class Setting:
 
     Args:
         model: name of a Castling model, a run, or a recipe whose data is there.
-        size: side of the square image in pixels.
+        size: side of a square image in pixels, or height and width as `HxW`.
         patch: side of a patch; for the others than DeiT, the stride of their first attention.
-        engine: a name in `castling.export.engines.ENGINES`.
+        engine: a name in `castling.exporting.engines.ENGINES`.
 
     Raises:
         ValueError: for a model without a baseline, an unknown engine, or a size that the patches do not fit into.
@@ -45,10 +45,12 @@ class Setting:
     Example:
         >>> Setting("castling_deit_tiny_patch16_224", 512, 16, "eager").num_tokens
         1024
+        >>> Setting("castling_deit_tiny_patch16_224", "352x480", 16, "eager").num_tokens
+        660
     """
 
     model: str
-    size: int
+    size: int | str
     patch: int
     engine: EngineName = "eager"
 
@@ -56,27 +58,34 @@ class Setting:
         if not is_subject(self.model):
             check_choice("model", self.model, NAMES)
         check_choice("engine", self.engine, ENGINES)
-        if self.size < 1 or self.patch < 1:
+        if min(*self.sides, self.patch) < 1:
             raise ValueError(f"sizes and patches must be at least 1; got {self.size} and {self.patch}")
         if self.model in deit.SIZES:
-            check_image_size((self.size, self.size), (self.patch, self.patch))
+            check_image_size(self.sides, (self.patch, self.patch))
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        height, _, width = str(self.size).partition("x")
+        return int(height), int(width or height)
 
     @property
     def num_tokens(self) -> int:
         """Patches of the image: the tokens of the first attention, without class tokens."""
-        return (-(-self.size // self.patch)) ** 2
+        height, width = (-(-side // self.patch) for side in self.sides)
+        return height * width
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """Keywords with which the model is made."""
         if self.model in HYBRIDS or is_subject(self.model):  # convolutions take any size, and no such argument
             return {}
-        return {"img_size": self.size, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
+        return {"img_size": self.sides, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
 
     def image(self) -> Tensor:
         """An input of its size, of noise."""
         channels = recipe_of(self.model).settings.data.channels if is_subject(self.model) else 3
-        return torch.randn(1, channels, self.size, self.size)
+        return torch.randn(1, channels, *self.sides)
 
 
 def patch_of(model: str) -> int:
@@ -107,12 +116,12 @@ def build_candidate(setting: Setting, kind: Kind, against: str | None = None) ->
 def raw_model(setting: Setting, kind: Kind, against: str | None = None) -> nn.Module:
     """A candidate before it is folded, in evaluation mode: the one whose MACs tables count."""
     if is_subject(setting.model) and kind != "against":
-        network, _ = build_subject(setting.model, (setting.size, setting.size))
+        network, _ = build_subject(setting.model, setting.sides)
         return castle(network, inplace=True) if kind == "castled" else softmax_twin_of(network)
     if kind == "castled":
         return castle(timm.create_model(setting.model, **setting.options), inplace=True).eval()
     if kind == "against":
-        return timm_model(str(against), setting.size)
+        return timm_model(str(against), setting.sides)
     if kind == "softmax":
         return softmax_twin(setting.model, **setting.options)
     return softmax_baseline(setting.model, fused=kind == "host", **setting.options)
@@ -126,7 +135,7 @@ def timm_model(name: str, size: int | tuple[int, int]) -> nn.Module:
         return timm.create_model(name).eval()
 
 
-def build_pass(model: str, size: int, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
+def build_pass(model: str, size: int | str, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
     """A forward pass of one image in eager mode; what the process of `peak_memory` calls."""
     setting = Setting(model, size, patch)
     network, image = build_candidate(setting, kind, against), setting.image()

@@ -27,7 +27,7 @@ from castling.bench.candidates import (
 )
 from castling.bench.results_file import number_in, time_cells
 from castling.bench.subjects import is_subject
-from castling.export.engines import EngineName
+from castling.exporting.engines import EngineName
 from castling.measure import Timing, count_macs, time_interleaved
 from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
 from castling.measure.shapes import shapes_only
@@ -56,13 +56,13 @@ Row = dict[str, Any]
 
 
 def make_settings(
-    models: Sequence[str], sizes: Sequence[int], patches: Sequence[int], engines: Sequence[EngineName]
+    models: Sequence[str], sizes: Sequence[int | str], patches: Sequence[int], engines: Sequence[EngineName]
 ) -> list[Setting]:
     """The rows of a benchmark: every model at every size, and DeiT with every patch size at 224 px.
 
     Args:
         models: names of models, parts of names or wildcards; runs; recipes whose data is there.
-        sizes: sides of the images.
+        sizes: sides of square images, or heights and widths as `HxW`.
         patches: patch sizes of DeiT.
         engines: names of engines.
 
@@ -267,4 +267,4 @@ def _first_line(error: Exception) -> str:
 
 def _note(notes: list[str], setting: Setting, kind: Kind, text: str) -> None:
     notes.append(f"{kind} {text}")
-    logger.warning("%s at %d px, %s: %s %s", setting.model, setting.size, setting.engine, kind, text)
+    logger.warning("%s at %s px, %s: %s %s", setting.model, setting.size, setting.engine, kind, text)

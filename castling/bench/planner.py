@@ -22,8 +22,9 @@ from castling.config import AttentionConfig
 from castling.conversion import castle, convert, has_castling_attention, softmax_twin_of
 from castling.conversion.folding import optimize
 from castling.conversion.inspection import preview, survey
-from castling.export.engines import EngineName, on_engine
+from castling.exporting.engines import EngineName, on_engine
 from castling.measure import Timing, time_interleaved
+from castling.models.input_size import check_image_size, patch_size
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,12 @@ def plan_speed(
         on_step: listener, called with the number of measurements done and their total.
 
     Raises:
-        ValueError: as `convert` does, for a network without attentions that it knows; for an unknown engine.
+        ValueError: as `convert` does, for a network without attentions that it knows; for an unknown engine, or an
+            image that its patches do not fill.
     """
+    patch = patch_size(model)
+    if patch:
+        check_image_size((example.shape[-2], example.shape[-1]), patch)
     original = optimize(softmax_twin_of(model) if has_castling_attention(model) else model)
     names = _names(model, config, only)
     castled = _hybrid(model, config, names)

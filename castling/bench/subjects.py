@@ -45,7 +45,7 @@ def build_subject(name: str, size: tuple[int, int] | None = None) -> tuple[nn.Mo
         FileNotFoundError: if a recipe's data is not there.
     """
     run = RunFolder(name)
-    task = recipe_of(name).make_task(run.facts() if run.is_run() else None)
+    task = run.task() if run.is_run() else recipe_of(name).make_task()
     network = task.build_network().eval()
     set_blend_to(network, FULL_BLEND, 1.0)  # a converted one as it will be
     example = task.deployment().example

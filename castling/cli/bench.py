@@ -28,7 +28,8 @@ from castling.bench.models import (
 )
 from castling.bench.results_file import append_row, number_in, open_results, read_rows, write_json
 from castling.cli import HelpFormatter
-from castling.export.engines import ENGINES
+from castling.cli.export import parse_size
+from castling.exporting.engines import ENGINES
 from castling.extras import import_extra
 from castling.measure.heap import keep_heap
 
@@ -65,7 +66,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add = models.add_argument
     add("--models", nargs="+", default=list(MODELS), metavar="NAME", help="names or parts of them, runs, recipes")
-    add("--sizes", type=int, nargs="*", default=list(SIZES), metavar="PX", help="sides of the images")
+    add("--sizes", type=_side_or_sides, nargs="*", default=list(SIZES), metavar="PX|HxW", help="sizes of the images")
     add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
     add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")
     add("--repeats", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of turns at least, {MIN_ROUNDS} or more")
@@ -219,6 +220,11 @@ def _paper_table(rows: Sequence[dict[str, str]]) -> Table:
             *(f"{memory / castled:.2f}x" if memory and castled else "" for memory in softmax),
         )
     return table
+
+
+def _side_or_sides(text: str) -> int | str:
+    height, width = parse_size(text)
+    return height if height == width else f"{height}x{width}"
 
 
 def _text(row: dict[str, str], column: str, form: str, unit: str = "") -> str:

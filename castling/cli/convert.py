@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import Any, get_args
 
@@ -102,5 +103,5 @@ def run(flags: argparse.Namespace) -> int:
         console.print("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
     code = say_written(folder, castled, console)
     if not code:
-        console.print(f"next: castling export {folder}", highlight=False, soft_wrap=True)
+        console.print(f"next: castling export {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
     return code

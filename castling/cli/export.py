@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 
 from castling.cli import HelpFormatter
-from castling.export import FORMATS, ExportFailed, QuantizationCard, Verification, export
+from castling.exporting import FORMATS, ExportFailed, QuantizationCard, Verification, export
 from castling.tasks.task import Batch
 from castling.workflows.exporting import find_subject, quantize_run
 
@@ -99,6 +99,8 @@ def print_verification(seen: Verification, console: Console) -> None:
         "operators": f"{seen.num_operators}, {100 * seen.native_share:.0f} % native; {common}",
     }
     _print_table("verified", rows, console)
+    if seen.num_softmax:
+        console.print("This file has softmax attention, whose cost grows with the square of the number of tokens.")
     console.print(f"wrote {seen.path}", highlight=False, soft_wrap=True)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -12,9 +14,24 @@ from rich.logging import RichHandler
 from castling.training import Interrupted, TrainingFailed
 from castling_command import find_verb, make_parser
 
+TAKE_SETTINGS = ("train", "convert")  # verbs with KEY=VALUE anywhere behind them
+
 
 def _log_handler() -> RichHandler:
     return RichHandler(console=Console(stderr=True), show_path=False)
+
+
+def _without_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command, and its settings, which argparse would give to a list of values before them."""
+    if not arguments or arguments[0] not in TAKE_SETTINGS:
+        return list(arguments), []
+    before = ["", *arguments]
+    is_setting = [
+        re.match(r"[A-Za-z_][\w.]*=", word) is not None and not before[place].startswith("--")
+        for place, word in enumerate(arguments)
+    ]
+    pairs = list(zip(arguments, is_setting, strict=True))
+    return [word for word, setting in pairs if not setting], [word for word, setting in pairs if setting]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,11 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_log_handler()])
     parser = make_parser(find_verb(arguments))
-    flags, rest = parser.parse_known_args(arguments)
-    if rest and not (hasattr(flags, "overrides") and all("=" in word and word[0] != "-" for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        flags.overrides += rest  # settings behind a flag, which argparse does not give to a list
+    words, settings = _without_settings(sys.argv[1:] if arguments is None else arguments)
+    flags = parser.parse_args(words)
+    if settings:
+        flags.overrides += settings
     try:
         return flags.run(flags) or 0
     except (ValueError, OSError, ImportError) as error:
@@ -43,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"castling: {error}", file=sys.stderr)
         return 3
     except Interrupted as interrupted:
-        print(f"castling: {interrupted}; go on with: castling train {interrupted.folder}", file=sys.stderr)
+        print(
+            f"castling: {interrupted}; go on with: castling train {shlex.quote(str(interrupted.folder))}",
+            file=sys.stderr,
+        )
         return 128 + interrupted.signum
     except KeyboardInterrupt:
         print("castling: interrupted", file=sys.stderr)

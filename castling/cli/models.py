@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.report.model_table import COLUMNS, cells, markdown, model_names, model_row, write_into
+from castling.report.model_table import COLUMNS, cells, check_marks, markdown, model_names, model_row, write_into
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +27,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(flags: argparse.Namespace) -> None:
     """Print the table, or write it into a file."""
+    if flags.into:
+        check_marks(flags.into)  # rather now than after counting
     rows = [model_row(name) for name in track(model_names(flags.pattern), "Counting")]
     console = Console()
     if flags.into:

@@ -19,7 +19,7 @@ from castling.cli import HelpFormatter
 from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
 from castling.conversion import has_castling_attention
-from castling.export.engines import ENGINES
+from castling.exporting.engines import ENGINES
 from castling.measure.plain_json import json_text
 
 

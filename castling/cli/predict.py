@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+import castling
 from castling.cli import HelpFormatter
 from castling.measure.plain_json import json_text
 from castling.settings import from_mapping, with_overrides
 from castling.tasks.pictures import read_picture
 from castling.tasks.task import Prediction
 from castling.training.evaluation import best_device
-from castling.training.saved import open_model
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +28,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         formatter_class=HelpFormatter,
     )
     parser.add_argument("pictures", nargs="+", metavar="IMAGE", help="picture or folder of pictures")
-    parser.add_argument("--model", type=Path, required=True, metavar="RUN", help="run folder, or its castled folder")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="run folder, its castled folder, or exported file"
+    )
     parser.add_argument("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="what the task lets one choose")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time")
@@ -39,7 +41,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(flags: argparse.Namespace) -> int:
     """Print predictions; the exit code is 1 if a picture could not be read."""
-    saved = open_model(flags.model, flags.checkpoint)
+    saved = castling.open(flags.model, flags.checkpoint)
     options: Any = from_mapping(saved.task.PredictConfig, with_overrides({}, flags.set))
     predictor = saved.task.predictor(saved.network.to(best_device()), options)
     with Progress(console=Console(stderr=True), transient=True) as progress:

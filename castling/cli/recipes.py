@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -44,4 +45,4 @@ def run(flags: argparse.Namespace) -> None:
         raise ValueError(f"{flags.copy} is there already and is not replaced")
     flags.copy.parent.mkdir(parents=True, exist_ok=True)
     flags.copy.write_text(text)
-    print(f"wrote {flags.copy}; train it with: castling train {flags.copy}")
+    print(f"wrote {flags.copy}; train it with: castling train {shlex.quote(str(flags.copy))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from castling.measure.heap import keep_heap
 from castling.measure.metric import Metrics, headlines, with_values
 from castling.training import Recipe, RunFolder, load_recipe, train
+from castling.training.processes import from_first
+from castling.training.recipe import first_difference
 from castling.training.records import Record, StepRecord
 
 
@@ -23,37 +26,52 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "train",
         help="train a recipe, or go on with a run",
         description="Train a recipe into a run folder. Given a run folder, go on from its last good checkpoint. "
-        "Under torchrun, several processes or machines share the work.",
-        epilog="Example: castling train digits/castling training.epochs=10 --out runs/digits; several processes: "
-        "torchrun --nproc-per-node 2 -m castling train digits/castling --out runs/digits; go on: castling train "
-        "runs/digits",
+        "Under torchrun, several processes or machines share the work; docs/cluster.md shows it, with Slurm and "
+        "Kubernetes.",
+        epilog="Example: castling train digits/castling training.epochs=10 --out runs/digits; go on: castling train "
+        "runs/digits; several processes: torchrun --nproc-per-node 2 -m castling train digits/castling --out "
+        "runs/digits; several machines, the same on each: torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 9 "
+        "--rdzv-backend c10d --rdzv-endpoint HOST:29500 -m castling train digits/castling --out SHARED/digits --go-on",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="recipe by name or file, or the folder of a run to go on with")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from the recipe's")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/RECIPE-DATE-TIME)")
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="go on with the run in --out where there is one of this recipe: one command that starts and restarts",
+    )
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> None:
     """Train, with a progress bar and a line per evaluation."""
-    resume = Path(flags.recipe).is_dir()
-    if resume:
-        if flags.overrides or flags.out:
-            raise ValueError("a run goes on as it began: give neither settings nor --out with a run folder")
-        folder = Path(flags.recipe)
-        recipe = RunFolder(folder).recipe()
-    else:
-        recipe = load_recipe(flags.recipe, flags.overrides)
-        if flags.out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError("several processes must agree on the run folder: name it with --out")
-        folder = flags.out or _new_folder(flags.recipe)
+    recipe, folder, resume = from_first(lambda: _what_to_train(flags))
     keep_heap()  # a step needs the memory of the step before
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
     summary = train_with_progress(recipe, folder, resume, console)
     model, castled = (with_values(summary["metrics"], summary[side] or {}) for side in ("model", "castled"))
     console.print(f"{_shown(model, castled)}; the run is in {folder}", highlight=False, soft_wrap=True)
     if castled:
-        console.print(f"next: castling castle {folder}", highlight=False, soft_wrap=True)
+        console.print(f"next: castling castle {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+
+
+def _what_to_train(flags: argparse.Namespace) -> tuple[Recipe, Path, bool]:
+    """The recipe, the folder, and whether to go on with what is in it; settled by the first of several processes."""
+    if Path(flags.recipe).is_dir():
+        if flags.overrides or flags.out:
+            raise ValueError("a run goes on as it began: give neither settings nor --out with a run folder")
+        return RunFolder(flags.recipe).recipe(), Path(flags.recipe), True
+    recipe = load_recipe(flags.recipe, flags.overrides)
+    if flags.out is None and flags.go_on:
+        raise ValueError("--go-on needs the folder of the run: name it with --out")
+    if flags.out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("several processes must agree on the run folder: name it with --out")
+    folder = flags.out or _new_folder(flags.recipe)
+    resume = flags.go_on and RunFolder(folder).is_run()
+    if resume and (difference := first_difference(recipe, RunFolder(folder).recipe())):
+        raise ValueError(f"{folder} holds a run of other settings: {difference}")
+    return recipe, folder, resume
 
 
 def train_with_progress(
@@ -73,7 +91,9 @@ def train_with_progress(
         else:
             fullest = max((max(heads) for heads in record.occupancy.values()), default=None)
             mask = "" if fullest is None else f", fullest mask {100 * fullest:.2f} %"
-            console.print(f"epoch {record.epoch:g}: {_shown(record.model, record.castled)}{mask}", highlight=False)
+            console.print(
+                f"epoch {round(record.epoch, 2):g}: {_shown(record.model, record.castled)}{mask}", highlight=False
+            )
 
     try:
         return train(recipe, folder, resume, watch)

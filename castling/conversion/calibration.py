@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from castling.config import check_type
 from castling.conversion.converted import check_blend_done, converted_attentions
 from castling.measure.eval_mode import eval_mode
 
@@ -42,6 +43,11 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> dict[str, list[float]
         {'self_attn': 4}
     """
     attentions = converted_attentions(model)
+    if isinstance(batches, Tensor):
+        raise TypeError(
+            f"batches must be several batches, such as a list of them; got one tensor {tuple(batches.shape)}"
+        )
+    check_type("batches", batches, Iterable, "several batches, such as a list of them")
     device = next(model.parameters()).device
     sums = {name: torch.zeros(2, a.num_heads, dtype=torch.float64, device=device) for name, a in attentions.items()}
     num_batches = 0

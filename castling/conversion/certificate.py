@@ -25,6 +25,7 @@ from castling.measure.occupancy import Occupancy, OccupancyRecord, record_occupa
 from castling.measure.quadratic import longest_sequence, quadratic_tensors
 from castling.measure.trees import Tree, absolute_differences
 from castling.models.input_size import at_size
+from castling.plain_values import from_plain
 
 Verdict = Literal["free", "cheap", "unused", "not yet"]
 History = Sequence[tuple[int, Occupancy]]
@@ -106,6 +107,15 @@ class Certificate:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Certificate:
+        """A certificate of what `to_json` gave, and JSON kept.
+
+        Raises:
+            ValueError: names the first value that is none of a certificate's.
+        """
+        return from_plain(cls, content, "the certificate")
 
 
 def certify(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from castling.attention import Grid, HeadMixer, attend
 from castling.attention.grid import GridNote
-from castling.config import AttentionConfig
+from castling.config import AttentionConfig, check_type
 from castling.schedule import Schedule, ScheduleName
 
 Observer = Callable[[Tensor, Tensor], None]
@@ -186,6 +187,7 @@ def converted_attentions(model: nn.Module) -> dict[str, ConvertedAttention]:
     Raises:
         ValueError: if there is none.
     """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     found = {name: module for name, module in model.named_modules() if isinstance(module, ConvertedAttention)}
     if not found:
         raise ValueError(f"no converted attention in this {type(model).__name__}; castling.convert makes them")
@@ -271,5 +273,6 @@ class BlendSchedule(Schedule):
 
 
 def _check_blend(blend: float) -> None:
+    check_type("blend", blend, Real, "a number")
     if not 0 <= blend <= 1:
         raise ValueError(f"blend must lie in [0, 1], from softmax alone to castling attention alone; got {blend}")

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from castling.attention import HeadMixer, branches
+from castling.config import check_type
 from castling.models.pooling import expand_heads
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -48,6 +49,7 @@ def optimize(model: Model, inplace: bool = False) -> Model:
         >>> torch.allclose(fast(image), model(image), atol=1e-5, rtol=0)
         True
     """
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     left = list(branches(model))
     if left:
         raise ValueError(

@@ -15,7 +15,7 @@ from typing import Literal
 from torch import nn
 
 from castling.attention import HeadMixer
-from castling.config import AttentionConfig
+from castling.config import AttentionConfig, check_type
 from castling.conversion.adapters import ADAPTERS, Adapter, Site, find_adapter
 
 Action = Literal["replace", "keep", "refuse"]
@@ -111,6 +111,10 @@ def survey(
     model: nn.Module, config: AttentionConfig, only: str | Iterable[str] | None = None
 ) -> list[tuple[Site, Adapter | None, LayerPreview]]:
     """Every attention with its adapter and what is previewed for it."""
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_type("config", config, AttentionConfig, "an AttentionConfig")
+    if only is not None:
+        check_type("only", only, Iterable, "a name, a pattern, or several")
     patterns = None if only is None else [only] if isinstance(only, str) else list(only)
     sites = list(_sites(model))
     if patterns is not None:

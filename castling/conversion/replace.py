@@ -16,6 +16,7 @@ from castling.attention.grid import GridNote
 from castling.config import AttentionConfig
 from castling.conversion.adapters.adapter import GridHook
 from castling.conversion.converted import ConvertedAttention, converted_attentions, set_blend
+from castling.conversion.free_size import fix_size, free_size
 from castling.conversion.inspection import ConversionPreview, survey
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -33,6 +34,7 @@ def convert(
     At blend 0 the model computes what it did; `set_blend` moves it to castling attention, and at 1 it can be castled.
     The parameters are the same objects under the same names, so that an optimizer or an average made before goes on
     working. That is why the model itself is changed by default. New are the local convolutions, which start at zero.
+    ViTs of timm's that were made for one picture size take others from then on.
 
     Args:
         model: a model of a supported family, see `preview`, on its own or inside of a larger one.
@@ -74,6 +76,7 @@ def convert(
         stand_in.clear_cache(host)
     for source, note in notes.items():
         source.register_forward_pre_hook(GridHook(note))
+    free_size(model)
     return _swap(model, stand_ins)
 
 
@@ -99,6 +102,7 @@ def unconvert(model: Model) -> Model:
     for module in model.modules():
         for key in [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, GridHook)]:
             del module._forward_pre_hooks[key]
+    fix_size(model)
     return _swap(model, hosts)
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from torch import nn
 
 from castling.attention import HeadMixer
+from castling.config import check_type
 from castling.conversion.converted import ConvertedAttention, check_blend_done
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -105,6 +106,7 @@ def _switch(attention: HeadMixer) -> None:
 
 
 def _attentions(model: nn.Module) -> list[HeadMixer]:
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     return [module for module in model.modules() if isinstance(module, HeadMixer)]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from castling.measure.trees import Tree
+from castling.plain_values import from_plain
 
 PERCENT = "%"
 
@@ -91,8 +92,16 @@ def describe_metrics(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def with_values(described: Sequence[Mapping[str, Any]], values: Mapping[str, float]) -> list[Metric]:
-    """The metrics of a log again, in their order."""
-    return [Metric(value=values[about["name"]], **about) for about in described if about["name"] in values]
+    """The metrics of a log again, in their order.
+
+    Raises:
+        ValueError: for a description that is none of a metric.
+    """
+    return [
+        from_plain(Metric, {**about, "value": values[about["name"]]}, "metrics")
+        for about in described
+        if about.get("name") in values
+    ]
 
 
 class Meter(Protocol):

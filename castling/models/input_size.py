@@ -29,6 +29,20 @@ def check_image_size(size: tuple[int, int], patch: tuple[int, int]) -> None:
     )
 
 
+def patch_size(network: nn.Module) -> tuple[int, int] | None:
+    """Height and width of the patches that a network of timm's or ours cuts an image into; None where it has none.
+
+    Example:
+        >>> import timm
+        >>> patch_size(timm.create_model("vit_tiny_patch16_224", depth=1)), patch_size(nn.Conv2d(3, 4, 3))
+        ((16, 16), None)
+    """
+    found = getattr(getattr(network, "patch_embed", None), "patch_size", None)
+    if isinstance(found, int):
+        return found, found
+    return (found[0], found[-1]) if isinstance(found, (tuple, list)) else None
+
+
 def at_size(network: nn.Module, size: int | tuple[int, int]) -> nn.Module:
     """A copy for pictures of another size, its position embeddings resampled where it has any of a fixed size.
 

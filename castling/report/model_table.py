@@ -14,6 +14,7 @@ from castling.measure import count_macs, count_parameters
 from castling.measure.shapes import shapes_only
 
 BEGIN, END = "<!-- castling models: begin -->", "<!-- castling models: end -->"
+BETWEEN = re.compile(f"({re.escape(BEGIN)}\n).*?(\n{re.escape(END)})", re.DOTALL)
 LARGE = 1024
 
 
@@ -103,8 +104,18 @@ def write_into(path: Path, table: str) -> None:
     Raises:
         ValueError: if the marks are not there; the file then stays as it is.
     """
+    text = check_marks(path)
+    path.write_text(BETWEEN.sub(lambda marks: marks[1] + table + marks[2], text))
+
+
+def check_marks(path: Path) -> str:
+    """The text of a Markdown file with the two marks.
+
+    Raises:
+        ValueError: if they are not there.
+        OSError: if it cannot be read.
+    """
     text = path.read_text()
-    pattern = re.compile(f"({re.escape(BEGIN)}\n).*?(\n{re.escape(END)})", re.DOTALL)
-    if not pattern.search(text):
+    if not BETWEEN.search(text):
         raise ValueError(f"{path} lacks the lines {BEGIN!r} and {END!r}")
-    path.write_text(pattern.sub(lambda marks: marks[1] + table + marks[2], text))
+    return text

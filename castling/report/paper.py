@@ -136,7 +136,8 @@ def _recipe(name: str, *overrides: str, num_labels: int = 80) -> Callable[[], nn
 
 def _of_recipe(name: str, *overrides: str, num_labels: int = 80) -> nn.Module:
     """The network of a recipe in its inference form, for COCO's 80 classes or another number of them."""
-    task = load_recipe(name, overrides).make_task({"labels": [str(number) for number in range(num_labels)]})
+    facts = {"labels": [str(number) for number in range(num_labels)], "category_ids": list(range(num_labels))}
+    task = load_recipe(name, overrides).make_task(facts)
     network = task.build_network()
     return castle(network, inplace=True) if has_castling_attention(network) and not is_castled(network) else network
 

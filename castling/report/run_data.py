@@ -5,16 +5,19 @@ A run that is still going, or that was never castled, is a run as well: whatever
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from castling.conversion.certificate import Certificate
 from castling.measure.metric import Metric
+from castling.measure.plain_json import read_object
+from castling.plain_values import plain_value
 from castling.training.recipe import Recipe
 from castling.training.records import EvalRecord, StepRecord
-from castling.training.run_folder import RunFolder
+from castling.training.run_folder import NETWORK, RunFolder
 
 Content = dict[str, Any]
 Side = Literal["model", "castled"]
@@ -126,17 +129,19 @@ def read_run(folder: Path) -> RunData:
     """
     run = RunFolder(folder)
     recipe = run.recipe()
+    network = run.network()
+    plain_value(network.get("attention"), str, f"{folder / NETWORK}: attention")
     return RunData(
         folder=folder,
         recipe=recipe,
-        config_text=(folder / "config.yaml").read_text(),
+        config_text=(folder / "config.yaml").read_text(encoding="utf-8"),
         steps=tuple(run.steps()),
         evals=tuple(run.evals()),
         environment={key: str(value) for key, value in (_read_json(folder / "environment.json") or {}).items()},
-        network=run.network(),
-        certificate=_read_json(folder / "certificate.json"),
-        summary=_read_json(folder / "summary.json"),
-        speed=_read_json(folder / "speed.json"),
+        network=network,
+        certificate=_read_json(folder / "certificate.json", _check_certificate),
+        summary=_read_json(folder / "summary.json", _check_summary),
+        speed=_read_json(folder / "speed.json", _check_speed),
         num_quarantined=len(run.quarantined()),
     )
 
@@ -165,14 +170,34 @@ def occupancy_trajectories(run: RunData) -> list[Trajectory]:
     ]
 
 
-def _read_json(path: Path) -> Content | None:
+def _read_json(path: Path, check: Callable[[Content], object] = lambda content: None) -> Content | None:
     """A JSON object, or None if there is no such file."""
     if not path.is_file():
         return None
+    content = read_object(path)
     try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold an object; got {type(content).__name__}")
+        check(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return content
+
+
+def _check_certificate(content: Content) -> None:
+    found = Certificate.from_json(content)
+    if len(found.networks) < 2 or not all(report.metrics for report in found.networks.values()):
+        raise ValueError("a certificate compares two networks or more, with the metrics of each")
+
+
+def _check_summary(content: Content) -> None:
+    kinds = {"status": str, "seconds": float, "skipped_steps": int, "rollbacks": int}
+    for key in kinds.keys() & content.keys():
+        plain_value(content[key], kinds[key], key)
+
+
+def _check_speed(content: Content) -> None:
+    plain_value(content.get("environment") or {}, dict[str, Any], "environment")
+    for place, row in enumerate(plain_value(content.get("rows") or [], list[dict[str, Any]], "rows")):
+        for key, kind in (("size", int), ("macs", dict[str, float]), ("milliseconds", dict[str, float])):
+            plain_value(row.get(key), kind, f"rows[{place}].{key}")
+            if key != "size" and not {CASTLED, SOFTMAX} <= set(row[key]):
+                raise ValueError(f"rows[{place}].{key} must have {CASTLED!r} and {SOFTMAX!r}")

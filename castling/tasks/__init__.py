@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 
 from castling.config import check_choice
+from castling.sentences import one_line, shown
 from castling.tasks.data_check import DataForm
 from castling.tasks.task import Task
 
@@ -40,10 +41,10 @@ def find_task(name: object) -> type[Task]:
         module, _, kind = found.partition(":")
         try:
             found = getattr(importlib.import_module(module), kind)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"there is no task {name!r}: {error}") from error
+        except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a name that none can have
+            raise ValueError(f"there is no task {shown(name)}: {one_line(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise ValueError(f"{name!r} is no castling.tasks.Task")
+        raise ValueError(f"{shown(name)} is no castling.tasks.Task")
     return found
 
 
@@ -52,7 +53,7 @@ def data_forms() -> list[DataForm]:
 
     Example:
         >>> [form.name for form in data_forms()]
-        ['folder', 'coco', 'voc', 'yolo', 'ade20k', 'cityscapes', 'folders']
+        ['folder', 'shards', 'coco', 'voc', 'yolo', 'ade20k', 'cityscapes', 'folders']
     """
     return [form for name in TASKS for form in find_task(name).data_forms()]
 

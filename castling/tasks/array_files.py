@@ -5,11 +5,9 @@ They are read whole and checked when opened, so that a damaged or mismatched fil
 
 from __future__ import annotations
 
-import codecs
 import gzip
-import json
+import io
 import math
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from castling.tasks.pictures import strict_decoding
+from castling.measure.plain_json import parse_json
+from castling.sentences import one_line, shown
+from castling.tasks.byte_pickles import read_byte_pickle
+from castling.tasks.pictures import open_picture_file
 
 CIFAR10_LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FASHION_LABELS = [
@@ -27,17 +28,7 @@ FASHION_LABELS = [
 ]  # fmt: skip
 CIFAR_FOLDERS = ["cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python"]
 GZIP_MAGIC = b"\x1f\x8b"
-
-# A pickle may call anything it can name. These are what an array of bytes is made of, and no more; the reconstructing
-# function is asked of an array because numpy has moved it.
-_RECONSTRUCT = np.empty(0, np.uint8).__reduce__()[0]
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): codecs.encode,
-}
+RATIO, SMALL = 100, 2**26  # packed files may hold so many times their bytes, or so many bytes
 
 
 @dataclass
@@ -65,7 +56,15 @@ class ArraySource:
 
     def read(self, index: int) -> tuple[Image.Image, int]:
         """A picture, in mode L or RGB, and its class."""
-        return Image.fromarray(self.pictures[index]), int(self.targets[index])
+        return Image.fromarray(self.pictures[index]), self.target(index)
+
+    def target(self, index: int) -> int:
+        """The class of a picture."""
+        return int(self.targets[index])
+
+    def stored(self, index: int) -> None:
+        """There is no file of a single picture."""
+        return None
 
 
 def read_idx(root: Path, split: str) -> ArraySource:
@@ -131,7 +130,7 @@ def _blaming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # what decodes a damaged file raises nearly anything, and seldom says which file
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {one_line(error)}") from error
 
 
 def _array_source(
@@ -157,7 +156,7 @@ def _parse_idx(path: Path, num_dims: int) -> np.ndarray:
     data = path.read_bytes()
     if data.startswith(GZIP_MAGIC):  # by content: browsers unpack what they download and keep the name
         with _blaming(path):
-            data = gzip.decompress(data)
+            data = _unpacked(data)
     magic, start = bytes([0, 0, 8, num_dims]), 4 + 4 * num_dims  # 8 stands for unsigned bytes
     if not data.startswith(magic):
         raise ValueError(f"{path}: magic number {data[:4].hex()!r} is not {magic.hex()!r}")
@@ -165,6 +164,15 @@ def _parse_idx(path: Path, num_dims: int) -> np.ndarray:
     if len(data) != start + math.prod(shape):
         raise ValueError(f"{path}: {len(data)} bytes, but its header tells of {start + math.prod(shape)}")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _unpacked(data: bytes) -> bytes:
+    most = max(SMALL, RATIO * len(data))
+    with gzip.open(io.BytesIO(data)) as file:
+        unpacked = file.read(most + 1)
+    if len(unpacked) > most:
+        raise ValueError(f"{len(data)} bytes hold more than {most} packed ones, which is more than pictures do")
+    return unpacked
 
 
 def _idx_labels(root: Path) -> list[str]:
@@ -179,7 +187,8 @@ def _idx_labels(root: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    with _blaming(path):
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _all_or_none(paths: list[Path]) -> list[Path]:
@@ -212,7 +221,7 @@ def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _read_sheets(paths: Sequence[Path], split: str) -> list[tuple[np.ndarray, np.ndarray]]:
     sheets = []
     for path in paths:
-        with _blaming(path), strict_decoding(), Image.open(path) as sheet:
+        with _blaming(path), open_picture_file(path) as sheet:
             pixels = np.asarray(sheet.convert("RGB"))
         if pixels.shape[1] != 1024:
             raise ValueError(f"{path}: {pixels.shape[1]} pixels wide, but a row of 1024 is a 32 x 32 picture")
@@ -223,14 +232,13 @@ def _read_sheets(paths: Sequence[Path], split: str) -> list[tuple[np.ndarray, np
     found = [path for path in map(paths[0].with_name, names) if path.is_file()]
     if not found:
         raise FileNotFoundError(f"neither {names[0]} nor {names[1]} in {paths[0].parent}")
-    with _blaming(found[0]):
-        values = json.loads(found[0].read_text(encoding="utf-8"))
+    values = parse_json(found[0].read_bytes(), found[0])
     targets = _whole_numbers(values, found[0], sum(map(len, sheets)))
     return list(zip(sheets, np.split(targets, np.cumsum([len(sheet) for sheet in sheets])[:-1]), strict=True))
 
 
 def _whole_numbers(values: object, path: Path, count: int) -> np.ndarray:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
+    if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
         raise ValueError(f"{path}: the labels must be a list of whole numbers")
     if len(values) != count:
         raise ValueError(f"{path}: {len(values)} labels for {count} pictures")
@@ -245,24 +253,20 @@ def _cifar_labels(folder: Path) -> list[str]:
             names = _unpickle(folder / name).get(key)
             if not isinstance(names, list):
                 raise ValueError(f"{folder / name}: no list {key!r} in it")
-            return [_text(name) for name in names]
+            with _blaming(folder / name):
+                return [_text(label) for label in names]
     return CIFAR10_LABELS
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise ValueError(f"refused to load {module}.{name}: only arrays of bytes are admitted")
-        return _ADMITTED[module, name]
+    if not isinstance(value, (str, bytes)):
+        raise ValueError(f"expected a name; got {shown(value)}")
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _unpickle(path: Path) -> dict[str, Any]:
-    with _blaming(path), path.open("rb") as file:
-        content = _ArrayUnpickler(file, encoding="bytes").load()
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, not a dictionary")
-    return {_text(key): value for key, value in content.items()}
+    with _blaming(path):
+        content = read_byte_pickle(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"holds a {type(content).__name__}, not a dictionary")
+        return {_text(key): value for key, value in content.items()}

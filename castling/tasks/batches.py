@@ -42,7 +42,7 @@ class EpochBatches(Sampler[list[Key]]):
         repeats: copies of each example in a row (repeated augmentation); an epoch keeps its length.
 
     Raises:
-        ValueError: if a batch is larger than the dataset or does not split evenly.
+        ValueError: if a batch is empty, larger than the dataset, or does not split evenly.
 
     Example:
         >>> batches = EpochBatches(6, batch_size=4, seed=0)
@@ -60,6 +60,8 @@ class EpochBatches(Sampler[list[Key]]):
         num_parts: int = 1,
         repeats: int = 1,
     ) -> None:
+        if seed is None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}")
         if seed is not None and not 1 <= batch_size <= num_examples:
             raise ValueError(f"batch_size must lie between 1 and the {num_examples} examples; got {batch_size}")
         if seed is not None and batch_size % (shard.num_shards * num_parts):
@@ -85,30 +87,32 @@ class EpochBatches(Sampler[list[Key]]):
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = self._order()
+        epoch, rank, num_shards = self.epoch, *self.shard
         for number in range(self.start, self.num_batches):
-            batch = order[number * self.batch_size : (number + 1) * self.batch_size]
-            rank, num_shards = self.shard
-            share = batch[len(batch) * rank // num_shards : len(batch) * (rank + 1) // num_shards]
+            first = number * self.batch_size
+            length = min(self.batch_size, self.num_examples - first)
+            share = range(first + length * rank // num_shards, first + length * (rank + 1) // num_shards)
             size = max(1, -(-len(share) // self.num_parts))
             for part in range(0, len(share), size):
-                yield share[part : part + size]
+                yield [self._key(epoch, order, place) for place in share[part : part + size]]
 
-    def _order(self) -> list[Key]:
+    def _order(self) -> np.ndarray | None:
+        """The examples of an epoch as an array: a million keys would be a fifth of a GB, and a second to make."""
         if self.seed is None:
-            return [Key(self.epoch, index) for index in range(self.num_examples)]
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_examples)
-        if self.repeats == 1:
-            return [Key(self.epoch, int(index)) for index in order]
-        chosen = order[: -(-self.num_examples // self.repeats)]
-        return [Key(self.epoch, int(index), repeat) for index in chosen for repeat in range(self.repeats)]
+            return None
+        return np.random.default_rng([self.seed, self.epoch]).permutation(self.num_examples)
+
+    def _key(self, epoch: int, order: np.ndarray | None, place: int) -> Key:
+        index, repeat = divmod(place, self.repeats)
+        return Key(epoch, place if order is None else int(order[index]), 0 if order is None else repeat)
 
 
 def seed_everything(*numbers: int) -> None:
     """Seed Python's, NumPy's and torch's generators, on all devices, with a mix of several numbers."""
-    torch.manual_seed(_seed_host(*numbers))
+    torch.manual_seed(seed_host(*numbers))
 
 
-def _seed_host(*numbers: int) -> int:
+def seed_host(*numbers: int) -> int:
     """Seed the generators of this process; returns the seed of torch's, which may be wanted on other devices too."""
     words = [int(word) for word in np.random.SeedSequence(numbers).generate_state(3)]
     random.seed(words[0])
@@ -118,16 +122,23 @@ def _seed_host(*numbers: int) -> int:
 
 
 @contextmanager
-def seeded(*numbers: int) -> Iterator[None]:
-    """Seed this process's generators for a moment and put them back: what augments pictures draws from global ones.
+def kept_generators() -> Iterator[None]:
+    """Put this process's generators back as they were: what augments pictures draws from global ones.
 
     Those of other devices stay as they are: training may be drawing from them.
     """
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            _seed_host(*numbers)
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Seed this process's generators for a moment and put them back."""
+    with kept_generators():
+        seed_host(*numbers)
+        yield

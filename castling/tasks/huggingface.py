@@ -7,7 +7,6 @@ weights do not need the folder any more.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from castling.extras import import_extra
+from castling.measure.plain_json import read_object
+from castling.plain_values import plain_value
 
 OUTPUTS = ("logits", "pooler_output", "last_hidden_state")  # the first that a network gives is its output
 PREPROCESSING = "preprocessor_config.json"
@@ -51,20 +52,24 @@ def read_huggingface(name: str) -> dict[str, Any]:
     """The configuration of a network.
 
     Raises:
-        ValueError: if it does not say what it is.
+        ValueError: if it does not say what it is, or is damaged.
     """
-    found: dict[str, Any] = json.loads((Path(name) / "config.json").read_text())
+    path = Path(name) / "config.json"
+    found = read_object(path)
     if "model_type" not in found or not found.get("architectures"):
-        raise ValueError(f"{name}/config.json has no model_type and architectures: transformers did not write it")
+        raise ValueError(f"{path} has no model_type and architectures: transformers did not write it")
+    for key, kind in (("model_type", str), ("architectures", list[str]), ("id2label", dict[str, str] | None)):
+        plain_value(found.get(key), kind, f"{path}: {key}")
     return found
 
 
 def read_preprocessing(name: str) -> dict[str, Any]:
     """Mean and deviation that the network wants, as the folder says; empty where it does not."""
     path = Path(name) / PREPROCESSING
-    content = json.loads(path.read_text()) if path.is_file() else {}
+    content = read_object(path) if path.is_file() else {}
     known = {"mean": content.get("image_mean"), "std": content.get("image_std")}
-    return {key: value for key, value in known.items() if value is not None}
+    given = {key: value for key, value in known.items() if value is not None}
+    return {key: plain_value(value, list[float], f"{path}: image_{key}") for key, value in given.items()}
 
 
 def make_huggingface(

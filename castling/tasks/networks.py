@@ -6,7 +6,7 @@ It gets its starting weights, is converted where the recipe says so, and fitted 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,13 @@ from castling.conversion import calibrate, convert, original_of
 from castling.models.input_size import at_size
 from castling.models.levit_attention import LevitDesign
 from castling.models.pretrained import load_host_weights
+from castling.sentences import one_line, shown
 from castling.tasks.huggingface import is_huggingface, make_huggingface, read_huggingface
+from castling.tensor_files import refuse_packed
 
 # What networks of tasks call the network that they are built on, and what wrappers of it call the one inside.
 INNER_NAMES = ("backbone.", "model.", "vit.")
+COUNTS = ("depth", "num_heads", "embed_dim", "patch_size", "img_size")  # options that are at least 1, each or all
 TWO_LABELS = ("LABEL_0", "LABEL_1")  # what transformers has by default, and then does not save
 
 
@@ -64,7 +67,7 @@ class NetworkConfig:
         input_size: another picture size than that of the weights; position embeddings are resampled to it.
 
     Raises:
-        ValueError: for a name that is not registered.
+        ValueError: for a name that is not registered, or options outside their range.
     """
 
     name: str
@@ -82,6 +85,23 @@ class NetworkConfig:
         given = [name for name in ("kernel", "attention", "design") if getattr(self, name) is not None]
         if given and not self.name.startswith("castling_"):
             raise ValueError(f"{', '.join(given)}: only Castling models have these; {self.name} is not one of them")
+        for name, value in self.options.items():
+            numbers = [number for number in _flat(value) if isinstance(number, (int, float))]
+            if name in COUNTS and min(numbers, default=1) < 1:
+                raise ValueError(f"options.{name} must be at least 1; got {shown(value)}")
+            if name.endswith("_rate") and not all(0 <= number < 1 for number in numbers):
+                raise ValueError(f"options.{name} must lie in [0, 1); got {shown(value)}")
+        if self.input_size is not None and self.input_size < 1:
+            raise ValueError(f"input_size must be at least 1; got {self.input_size}")
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """What a list of lists holds, in whatever depth; a single value is its own."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
 
 
 def network_facts(config: NetworkConfig) -> dict[str, Any]:
@@ -169,7 +189,8 @@ def _make_plain(
     try:
         network: nn.Module = timm.create_model(config.name, in_chans=channels, **head, **ours, **config.options)
     except (AssertionError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{config.name} cannot be made with options {config.options}: {error}") from error
+        options = one_line(config.options)
+        raise ValueError(f"{config.name} cannot be made with options {options}: {one_line(error)}") from error
     return network
 
 
@@ -205,10 +226,15 @@ def read_weights(path: str | Path, place: str) -> dict[str, Tensor]:
     """
     if not Path(path).is_file():
         raise ValueError(f"{place}: there is no file {path}")
+    refuse_packed(Path(path), f"{place}: {path}")
     try:
-        return dict(load_state_dict(str(path), device="cpu", weights_only=True))
+        weights = dict(load_state_dict(str(path), device="cpu", weights_only=True))
     except Exception as error:  # each format of weights raises its own
-        raise ValueError(f"{place}: {path} holds no weights: {error}") from error
+        raise ValueError(f"{place}: {path} holds no weights: {one_line(error)}") from error
+    other = next((name for name, value in weights.items() if not isinstance(value, Tensor)), None)
+    if other is not None:
+        raise ValueError(f"{place}: {path} holds no weights: {shown(other)} is a {type(weights[other]).__name__}")
+    return weights
 
 
 def _load_stage(network: nn.Module, path: str) -> None:

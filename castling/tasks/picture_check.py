@@ -12,14 +12,43 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image
 
 from castling.tasks.data_check import CheckOptions, Finding, finding
-from castling.tasks.pictures import in_channels, read_picture
+from castling.tasks.pictures import in_channels, open_picture_file, read_picture
+from castling.tasks.shards.source import NamedBytes
+from castling.tasks.shards.tar_walk import read_at
 
 FEW = 100  # pictures that are read sooner than processes start
 Item = TypeVar("Item")
 Facts = TypeVar("Facts")
+
+
+class Stored(NamedTuple):
+    """A picture in an archive.
+
+    Args:
+        path: the archive.
+        name: what messages call it.
+        offset: the place of its first byte.
+        size: its bytes.
+    """
+
+    path: Path
+    name: str
+    offset: int
+    size: int
+
+    def open(self) -> NamedBytes:
+        """Its bytes.
+
+        Raises:
+            ValueError: if the archive ends before.
+        """
+        with self.path.open("rb", buffering=0) as file:
+            content = read_at(file, self.size, self.offset)
+        if len(content) < self.size:
+            raise ValueError(f"{self.path} ends before byte {self.offset + self.size:,}")
+        return NamedBytes(content, self.name)
 
 
 class PictureFacts(NamedTuple):
@@ -38,11 +67,12 @@ class PictureFacts(NamedTuple):
     stored: tuple[int, int]
 
 
-def look(path: Path) -> PictureFacts:
-    """Decode a picture to the end."""
+def look(path: Path | Stored) -> PictureFacts:
+    """Decode a picture to the end, in a file of its own or in an archive."""
     try:
-        picture = read_picture(path)
-        with Image.open(path) as file:
+        opened = path.open() if isinstance(path, Stored) else path
+        picture = read_picture(opened)
+        with open_picture_file(opened) as file:
             stored = file.size
         pixels = in_channels(picture, 3)
         digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
@@ -54,7 +84,7 @@ def look(path: Path) -> PictureFacts:
         return PictureFacts((0, 0), b"", f"{type(error).__name__}: {error}", (0, 0))
 
 
-def look_at(paths: Sequence[Path], options: CheckOptions) -> list[PictureFacts]:
+def look_at(paths: Sequence[Path | Stored], options: CheckOptions) -> list[PictureFacts]:
     """Decode many pictures, in processes where that is worth it.
 
     Raises:

@@ -52,11 +52,7 @@ def open_folder(root: str | None, split: str) -> FolderPictures:
         ValueError: without a folder, or if there are no pictures in it.
         FileNotFoundError: names the folder that is missing.
     """
-    if root is None:
-        raise ValueError("data.root: name the folder that the pictures are in")
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}")
+    folder = folder_of(root)
     held_out = next((name for name in HELD_OUT_FOLDERS if (folder / name).is_dir()), None)
     if (folder / "train").is_dir() and held_out is not None:
         names = sorted(pictures_in(folder / ("train" if split == "train" else held_out), folder))
@@ -65,3 +61,18 @@ def open_folder(root: str | None, split: str) -> FolderPictures:
     if not names:
         raise ValueError(f"no pictures for {split} in {folder}")
     return FolderPictures(folder, np.array([os.fsencode(name.removeprefix("./")) for name in names]))
+
+
+def folder_of(root: str | None) -> Path:
+    """The folder that a recipe names.
+
+    Raises:
+        ValueError: without a name.
+        FileNotFoundError: names the folder that is missing.
+    """
+    if root is None:
+        raise ValueError("data.root: name the folder that the pictures are in")
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}")
+    return folder

@@ -1,4 +1,4 @@
-"""Where labelled pictures come from: folders as ImageNet's, MNIST's and CIFAR's files, Hugging Face, digits to try.
+"""Where labelled pictures come from: folders as ImageNet's, archives, MNIST's and CIFAR's files, Hugging Face, digits.
 
 A source is one split, read one picture at a time; it holds arrays and paths only, so that loader workers can get it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from PIL import Image
 
 from castling.config import check_choice
 from castling.extras import import_extra
-from castling.tasks.array_files import ArraySource, read_cifar, read_idx
+from castling.tasks.array_files import CIFAR_FOLDERS, ArraySource, read_cifar, read_idx
 from castling.tasks.pictures import ENDINGS, Source, pictures_in, read_picture, strict_decoding, upright
+from castling.tasks.shards.layout import has_archives
+from castling.tasks.shards.opening import open_shards
 
-SourceName = Literal["digits", "folder", "idx", "cifar", "huggingface"]
+SourceName = Literal["digits", "folder", "shards", "idx", "cifar", "huggingface"]
 Split = Literal["train", "val"]
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,16 @@ class LabelledSource(Source, Protocol):
     """Pictures with their classes; `labels` are the class names."""
 
     labels: list[str]
+
+    def target(self, index: int) -> int:
+        """The class of a picture, which is not read for it; -1 where it has none."""
+
+    def stored(self, index: int) -> bytes | None:
+        """The picture's file as it is; None where there is none.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
 
 
 def open_source(
@@ -45,9 +58,10 @@ def open_source(
 
     Args:
         kind: `digits` (scikit-learn's, every fifth of a class held out), `folder` (`train/CLASS/*.jpg` and
-            `val/CLASS/*.jpg`), `idx` (MNIST's files), `cifar` (CIFAR's files) or `huggingface`.
+            `val/CLASS/*.jpg`), `shards` (tar archives: WebDataset's or ImageNet's own), `idx` (MNIST's files), `cifar`
+            (CIFAR's files) or `huggingface`.
         split: `train` or `val`. Where there is no `val`, `validation` or `test` stands for it.
-        root: the folder of `folder`, `idx` and `cifar`; the others need none.
+        root: the folder of `folder`, `shards`, `idx` and `cifar`; the others need none.
         name: for `huggingface`, a dataset's name, or a folder that `save_to_disk` wrote.
         image_column: for `huggingface`, the column of the pictures.
         label_column: for `huggingface`, the column of their classes.
@@ -76,11 +90,40 @@ def open_source(
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}")
+    if kind == "shards":
+        return open_shards(root, split)
     if kind == "idx":
         return read_idx(root, split)
     if kind == "cifar":
         return read_cifar(root, split)
     return _open_folder(root, split)
+
+
+def recognise_source(root: Path) -> SourceName:
+    """The kind of source that a folder holds.
+
+    Args:
+        root: the folder.
+
+    Raises:
+        ValueError: if it looks like none.
+        FileNotFoundError: names the folder that is missing.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder {root}")
+    if any(root.glob("train-images-idx3-ubyte*")):
+        return "idx"
+    if any((root / marker).is_file() for marker in ("dataset_dict.json", "state.json")):
+        return "huggingface"
+    if any((root / name).is_dir() for name in CIFAR_FOLDERS) or any(root.glob("test_batch*")):
+        return "cifar"
+    if has_archives(root):
+        return "shards"
+    if (root / "train").is_dir():
+        return "folder"
+    kinds = ", ".join(get_args(SourceName))
+    there = _shorten(_entries(root))
+    raise ValueError(f"no labelled pictures recognised in {root}, which has {there}; say by --source: {kinds}")
 
 
 def _read_digits(split: str) -> ArraySource:
@@ -119,7 +162,15 @@ class FolderSource:
 
     def read(self, index: int) -> tuple[Image.Image, int]:
         """A picture, decoded to the end, and its class."""
-        return read_picture(self.root / self.name(index)), int(self.targets[index])
+        return read_picture(self.root / self.name(index)), self.target(index)
+
+    def target(self, index: int) -> int:
+        """The class of a picture."""
+        return int(self.targets[index])
+
+    def stored(self, index: int) -> bytes:
+        """The picture's file as it is."""
+        return (self.root / self.name(index)).read_bytes()
 
 
 def _open_folder(root: Path, split: str) -> FolderSource:
@@ -129,6 +180,9 @@ def _open_folder(root: Path, split: str) -> FolderSource:
     labels = _entries(train, folders=True)
     if not labels:
         raise _no_pictures(train)
+    alike = alike_but_for_capitals(labels)
+    if alike and split == "train":
+        logger.warning("these classes of %s differ in capital letters alone: %s", folder, _shorten(alike))
     unknown = sorted(set(_entries(folder, folders=True)) - set(labels))
     if unknown:
         raise ValueError(f"{folder} has classes that {train} lacks: {_shorten(unknown)}; there: {_shorten(labels)}")
@@ -136,10 +190,23 @@ def _open_folder(root: Path, split: str) -> FolderSource:
     if not any(found):
         raise _no_pictures(folder)
     empty = [label for label, files in zip(labels, found, strict=True) if not files]
-    if empty and split == "train":
-        logger.warning("no pictures in these class folders of %s: %s", folder, ", ".join(empty))
+    if empty:
+        logger.warning(
+            "no pictures in %s of these classes, %d of %d: %s", folder, len(empty), len(labels), _shorten(empty)
+        )
     paths = np.array([os.fsencode(file) for files in found for file in files])
     return FolderSource(root, paths, np.repeat(np.arange(len(labels)), [len(files) for files in found]), labels)
+
+
+def alike_but_for_capitals(labels: Sequence[str]) -> list[str]:
+    """Class names of which another differs in capital letters alone.
+
+    Example:
+        >>> alike_but_for_capitals(["Cat", "cat", "dog"])
+        ['Cat', 'cat']
+    """
+    counts = Counter(label.casefold() for label in labels)
+    return [label for label in labels if counts[label.casefold()] > 1]
 
 
 def _no_pictures(folder: Path) -> ValueError:
@@ -200,6 +267,19 @@ class HuggingFaceSource:
             raise ValueError(f"{self.name(index)} has no picture in column {self.image_column!r}")
         picture.load()
         return upright(picture), self.targets[row[self.label_column]]
+
+    def target(self, index: int) -> int:
+        """The class of a picture."""
+        return self.targets[self.data.select_columns([self.label_column])[index][self.label_column]]
+
+    def stored(self, index: int) -> bytes | None:
+        """The picture's file as the dataset holds it, or names it."""
+        datasets = import_extra("datasets", "hub")
+        data = self.data.select_columns([self.image_column])
+        found = data.cast_column(self.image_column, datasets.Image(decode=False))[index][self.image_column]
+        if found is None:
+            raise ValueError(f"{self.name(index)} has no picture in column {self.image_column!r}")
+        return found["bytes"] if found["bytes"] is not None else Path(found["path"]).read_bytes()
 
 
 def _open_huggingface(name: str, split: str, image_column: str, label_column: str) -> HuggingFaceSource:

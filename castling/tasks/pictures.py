@@ -6,14 +6,17 @@ an error of a transform is an error of the program, and is raised, as is what is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,21 +24,35 @@ from PIL import Image, ImageFile, ImageOps
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from castling.tasks.batches import EpochBatches, Key, seeded
+from castling.sentences import one_line
+from castling.tasks.batches import EpochBatches, Key, kept_generators, seed_host
 from castling.tasks.task import Batch, Unreadable
 
 MODES = {1: "L", 3: "RGB"}
 ENDINGS = (*IMG_EXTENSIONS, ".gif", ".avif", ".jp2")
 ORIENTATION = 0x0112  # Exif's number for how a picture is to be turned
 MAX_UNREADABLE_IN_A_ROW = 100
+MAX_PIXELS = 178_956_970  # width times height of the largest picture that is read: half a gigabyte in colour
+DRAWN_BY_PROGRAMS = ("EPS",)  # by Ghostscript, which Pillow starts
+DECODER_ERRORS = (  # what Pillow and its libraries raise for damaged files, beside OSError
+    *(ValueError, SyntaxError, TypeError, AttributeError, EOFError, RuntimeError, AssertionError, MemoryError),
+    *(LookupError, ArithmeticError, struct.error, zlib.error),
+)
 HELD_OUT = 10  # where nothing says what the splits are, one picture in so many is kept for evaluation
 STOPS = (signal.SIGTERM, signal.SIGINT)
+# Errors of a shared disk or of this process, not of a picture. Those that a system lacks are left out.
+AWAY = {getattr(errno, name, None) for name in ("ESTALE", "ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EMFILE", "ENFILE")}
+AWAY -= {None}
 Example = dict[str, Any]
 Values = TypeVar("Values", bound=np.ndarray | torch.Tensor)
 
 
 class WrongAnnotation(ValueError):
     """What is known of a picture cannot be right: it is to be mended, and no other picture steps in for it."""
+
+
+class DataAway(OSError):
+    """The place that pictures are in cannot be read: no other picture steps in, or all would be other ones."""
 
 
 class Source(Protocol):
@@ -81,13 +98,21 @@ class Pictures(Dataset[Example]):
 
     def __getitem__(self, key: Key) -> Example:
         """The example of a key, with the names of pictures that could not be read on the way."""
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: list[Key]) -> list[Example]:
+        """The examples of a batch; to keep the generators for each of them would cost as much as decoding does."""
+        with nullcontext() if self.seed is None else kept_generators():
+            return [self._example(key) for key in keys]
+
+    def _example(self, key: Key) -> Example:
         unreadable: list[tuple[str, str]] = []
         for attempt in range(min(len(self), MAX_UNREADABLE_IN_A_ROW)):
             index = (key.example + attempt) % len(self)
             try:
-                picture, known = self.source.read(index)
+                picture, known = self._read(index)
                 picture = in_channels(picture, self.channels)
-            except WrongAnnotation:
+            except (WrongAnnotation, DataAway):
                 raise
             except Exception as error:  # decoders raise whatever they like
                 unreadable.append((self.source.name(index), f"{type(error).__name__}: {error}"))
@@ -97,11 +122,35 @@ class Pictures(Dataset[Example]):
                 return {**self._transformed(picture, known, key), "index": index, "unreadable": unreadable}
         raise ValueError(f"{len(unreadable)} pictures in a row cannot be read, first {': '.join(unreadable[0])}")
 
+    def _read(self, index: int) -> tuple[Image.Image, Any]:
+        """A picture and what is known of it; a second time where the system failed, which it may do for a moment."""
+        try:
+            return self.source.read(index)
+        except OSError as error:
+            if error.errno is None:  # as decoders raise it
+                raise
+            _check_place(error)
+        try:
+            return self.source.read(index)
+        except OSError as error:
+            _check_place(error)
+            raise
+
     def _transformed(self, picture: Image.Image, known: Any, key: Key) -> Example:
-        if self.seed is None:
-            return self.transform(picture, known)
-        with seeded(self.seed, key.epoch, key.example, key.repeat):
-            return self.transform(picture, known)
+        if self.seed is not None:
+            seed_host(self.seed, key.epoch, key.example, key.repeat)
+        return self.transform(picture, known)
+
+
+def _check_place(error: OSError) -> None:
+    """Tell a missing picture from a missing disk.
+
+    Raises:
+        DataAway: if the folder of the file cannot be read either, or nothing can be read at the moment.
+    """
+    folder = os.path.dirname(error.filename) if isinstance(error.filename, str) else None
+    if error.errno in AWAY or (folder and error.errno is not None and not os.access(folder, os.R_OK | os.X_OK)):
+        raise DataAway(f"the pictures cannot be read any more: {error}") from error
 
 
 class PictureLoader:
@@ -145,11 +194,14 @@ class PictureLoader:
         self.batches.seek(epoch, start)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, unreadable in self._loader:
-            if unreadable:
-                self.on_unreadable(unreadable)
-            if batch is not None:
-                yield batch
+        try:
+            for batch, unreadable in self._loader:
+                if unreadable:
+                    self.on_unreadable(unreadable)
+                if batch is not None:
+                    yield batch
+        except DataAway as error:  # of a reading process, behind its traceback
+            raise DataAway(str(error).rstrip().rpartition(f"{DataAway.__name__}: ")[2]) from error
 
 
 class _ReadableOnly:
@@ -176,7 +228,7 @@ def in_channels(picture: Image.Image, channels: int) -> Image.Image:
         picture = Image.fromarray((from_0_to_1(np.asarray(picture)) * 255).round().astype(np.uint8))
     elif picture.mode.startswith("I"):
         picture = Image.fromarray((np.asarray(picture).clip(0, 65535) / 257).round().astype(np.uint8))
-    return picture.convert(MODES[channels])
+    return picture if picture.mode == MODES[channels] else picture.convert(MODES[channels])
 
 
 def from_0_to_1(values: Values) -> Values:
@@ -191,18 +243,52 @@ def from_0_to_1(values: Values) -> Values:
     return values
 
 
-def read_picture(path: Path, size: Sequence[int] | None = None) -> Image.Image:
+def read_picture(path: Path | BinaryIO, size: Sequence[int] | None = None) -> Image.Image:
     """A picture in its own mode, decoded to the end and upright; the first one of a moving picture.
 
     Args:
-        path: the file.
+        path: the file, by its path or opened.
         size: the width and height that annotations were made for. Where they are those of the picture as it is stored,
             and not of the upright one, it is left as it is stored.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, has too many pixels, or another program would have to draw it.
     """
-    with strict_decoding(), Image.open(path) as stored:
+    with open_picture_file(path) as stored:
         stored.load()
-    picture = upright(stored)
+        picture = upright(stored)
     return stored if size is not None and picture.size != tuple(size) == stored.size else picture
+
+
+@contextmanager
+def open_picture_file(path: Path | BinaryIO) -> Iterator[Image.Image]:
+    """A picture whose head was read, and found to be one that may be decoded.
+
+    Whatever a decoder raises within, for which each has its own kinds of errors, becomes a ValueError.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, has too many pixels, or another program would have to draw it.
+    """
+    if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would never end
+        raise ValueError(f"{path} is no file")
+    try:
+        with strict_decoding(), Image.open(path) as picture:
+            width, height = picture.size
+            if width * height > MAX_PIXELS:
+                raise ValueError(f"it has {width} x {height} pixels, and no more than {MAX_PIXELS:,} are read")
+            if picture.format in DRAWN_BY_PROGRAMS:
+                raise ValueError(f"{picture.format} files are drawn by a program, which is not started for them")
+            yield picture
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"it has too many pixels, no more than {MAX_PIXELS:,} are read: {one_line(error)}") from error
+    except DECODER_ERRORS as error:
+        raise ValueError(one_line(error) or f"the picture is damaged ({type(error).__name__})") from error
+    except OSError as error:
+        if error.errno is not None or isinstance(error, Image.UnidentifiedImageError):  # not of a decoder
+            raise
+        raise OSError(one_line(error)) from error
 
 
 def upright(picture: Image.Image) -> Image.Image:
@@ -259,4 +345,4 @@ def _begin_reading(worker: int) -> None:
 def _end_when_parent_says() -> None:
     while signal.sigwaitinfo(STOPS).si_pid != os.getppid():
         pass
-    os._exit(1)
+    os._exit(0)  # anything else makes torch raise an error in the parent, which is about to leave

@@ -1,10 +1,11 @@
-"""Predictions for pictures in any form: a path, a folder, a PIL image, an array or a tensor.
+"""Predictions for pictures in any form: a path, a folder, the bytes of a file, a PIL image, an array or a tensor.
 
 Reading, preparing and batching are the same for every task; what outputs mean is the task's.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -84,15 +85,16 @@ class PicturePredictor:
 
     def __call__(
         self,
-        pictures: Picture | Sequence[Picture],
+        pictures: Picture | Iterable[Picture],
         batch_size: int = 32,
         on_batch: Callable[[int], None] = lambda done: None,
     ) -> list[Prediction]:
         """Predict.
 
         Args:
-            pictures: one or several. A folder stands for all pictures in it; an array is `(H, W)` or `(H, W, C)`, a
-                tensor `(C, H, W)`, both 8-bit or from 0 to 1.
+            pictures: one or several, in a list or from a generator. A folder stands for all pictures in it, bytes are a
+                file's; an array is `(H, W)` or `(H, W, C)`, a tensor `(C, H, W)`, both 8-bit or from 0 to 1; with one
+                more dimension in front they are several.
             batch_size: the number of pictures at a time.
             on_batch: a function that is told how many pictures were done.
 
@@ -126,7 +128,8 @@ class PicturePredictor:
         for shape in dict.fromkeys(image.shape for image in prepared.values()):
             places = [place for place, image in prepared.items() if image.shape == shape]
             images = torch.stack([prepared[place] for place in places])
-            outputs = self.network(images.to(next(self.network.parameters()).device))
+            device = next((weights.device for weights in self.network.parameters()), images.device)
+            outputs = self.network(images.to(device))
             seen = [Seen(batch[place][0], opened[place].size) for place in places]
             found.update(zip(places, self.interpret(outputs, seen), strict=True))
             for place, finite in zip(places, finite_examples(outputs).tolist(), strict=True):
@@ -139,9 +142,16 @@ def named_pictures(pictures: Picture | Iterable[Picture]) -> Iterator[tuple[str,
     """Pictures with their names; a folder stands for all pictures in it.
 
     Raises:
-        ValueError: for a path that does not exist, or a folder without pictures.
+        ValueError: for a path that does not exist, a folder without pictures, or what is no picture at all.
     """
-    several = [pictures] if isinstance(pictures, (str, Path, Image.Image, np.ndarray, Tensor)) else pictures
+    if isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim == 4:
+        several: Iterable[Picture] = list(pictures)
+    elif isinstance(pictures, (str, Path, bytes, Image.Image, np.ndarray, Tensor)):
+        several = [pictures]
+    elif isinstance(pictures, Iterable):
+        several = pictures
+    else:
+        raise _no_picture(pictures)
     for place, picture in enumerate(several):
         if not isinstance(picture, (str, Path)):
             yield str(place), picture
@@ -160,22 +170,33 @@ def open_picture(picture: Picture) -> Image.Image:
     """A picture of any form as PIL has it.
 
     Raises:
-        ValueError: for another kind of input, or floats that do not lie from 0 to 1.
+        ValueError: for another kind of input, one without pixels, or floats that do not lie from 0 to 1.
     """
     if isinstance(picture, (str, Path)):
         return read_picture(Path(picture))
+    if isinstance(picture, bytes):
+        return read_picture(io.BytesIO(picture))
     if isinstance(picture, Image.Image):
         return upright(picture)
     kinds = ("torch.uint8", "uint8", "torch.float16", "torch.float32", "torch.float64", "float16", "float32", "float64")
     if not isinstance(picture, (np.ndarray, Tensor)) or picture.ndim not in (2, 3) or str(picture.dtype) not in kinds:
-        raise ValueError(
-            "expected a path, a PIL image, an array (H, W[, C]) or a tensor (C, H, W), 8-bit or floats; "
-            f"got {picture!r:.80}"
-        )
+        raise _no_picture(picture)
+    if 0 in picture.shape:
+        raise ValueError(f"a picture needs pixels; got one of the shape {tuple(picture.shape)}")
     if "float" in str(picture.dtype):
         picture = (from_0_to_1(picture) * 255).round()
         picture = picture.astype(np.uint8) if isinstance(picture, np.ndarray) else picture.to(torch.uint8)
     return to_pil_image(picture)
+
+
+def _no_picture(given: object) -> ValueError:
+    shape = (
+        f" of the shape {tuple(given.shape)} and type {given.dtype}" if isinstance(given, (np.ndarray, Tensor)) else ""
+    )
+    return ValueError(
+        "expected a path, bytes of a file, a PIL image, an array (H, W[, C]) or a tensor (C, H, W), 8-bit or floats; "
+        f"got {f'one{shape}' if shape else f'{given!r:.80}'}"
+    )
 
 
 def with_caption(picture: Image.Image, text: str) -> Image.Image:

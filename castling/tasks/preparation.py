@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from timm.data import create_transform
+from timm.data.auto_augment import posterize
 from torch import Tensor
+from torchvision.transforms import Compose, Normalize
 
 from castling.config import check_choice
 from castling.tasks.pictures import MODES
@@ -44,6 +47,8 @@ class PictureConfig:
             raise ValueError(f"channels must be one of {list(MODES)}; got {self.channels}")
         if not len(self.mean) == len(self.std) == self.channels:
             raise ValueError(f"mean and std need {self.channels} numbers each; got {self.mean} and {self.std}")
+        if not min(self.std) > 0:
+            raise ValueError(f"std must be above 0; got {self.std}")
         if self.image_size < 1:
             raise ValueError(f"image_size must be at least 1; got {self.image_size}")
         if not 0 < self.crop_share <= 1:
@@ -72,7 +77,7 @@ class VariationConfig:
         erasing: probability of random erasing.
 
     Raises:
-        ValueError: for negative strengths.
+        ValueError: for numbers outside their range, or a policy that timm does not know.
     """
 
     crop_scale: tuple[float, float] | None = (0.08, 1.0)
@@ -83,13 +88,27 @@ class VariationConfig:
     erasing: float = 0.25
 
     def __post_init__(self) -> None:
-        if min(self.flip, self.color_jitter, self.erasing) < 0:
-            raise ValueError("flip, color_jitter and erasing must be at least 0")
+        for name in ("flip", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a probability from 0 to 1; got {getattr(self, name)}")
+        if self.color_jitter < 0:
+            raise ValueError(f"color_jitter must be at least 0; got {self.color_jitter}")
+        if self.crop_scale is not None and not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise ValueError(f"crop_scale must rise within (0, 1], such as [0.08, 1]; got {self.crop_scale}")
+        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
+            raise ValueError(f"crop_ratio must rise from above 0, such as [0.75, 1.33]; got {self.crop_ratio}")
+        try:
+            create_transform(32, is_training=True, auto_augment=self.auto_augment)
+        except Exception as error:  # timm checks names by assertions and by looking them up
+            raise ValueError(
+                "auto_augment must be a policy of timm's, such as 'rand-m9-mstd0.5-inc1', 'augmix-m5' or 'original'; "
+                f"got {self.auto_augment!r}"
+            ) from error
 
 
 def train_transform(data: PictureConfig, vary: VariationConfig) -> Callable[[Image.Image], Tensor]:
     """Timm's training transform."""
-    return create_transform(
+    transform = create_transform(
         (data.channels, data.image_size, data.image_size),
         is_training=True,
         scale=vary.crop_scale or (1.0, 1.0),
@@ -103,14 +122,64 @@ def train_transform(data: PictureConfig, vary: VariationConfig) -> Callable[[Ima
         re_prob=vary.erasing,
         re_mode="pixel",
     )
+    for part in transform.transforms:
+        policy = (step for steps in getattr(part, "policy", ()) for step in steps)
+        for step in getattr(part, "ops", policy):
+            if step.aug_fn is posterize:
+                step.aug_fn = posterize_to_black
+    return _normalising_at_once(transform)
+
+
+def posterize_to_black(picture: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """Keep some bits of every shade, none of them too: Pillow 13 refuses what the strongest steps of policies ask for.
+
+    Example:
+        >>> posterize_to_black(Image.new("L", (1, 1), 255), 0).getpixel((0, 0))
+        0
+    """
+    return posterize(picture, bits, **options) if bits > 0 else Image.new(picture.mode, picture.size)
 
 
 def eval_transform(data: PictureConfig) -> Callable[[Image.Image], Tensor]:
     """Timm's evaluation transform: resize, centre crop, normalise."""
-    return create_transform(
+    transform = create_transform(
         (data.channels, data.image_size, data.image_size),
         interpolation=data.interpolation,
         mean=data.mean,
         std=data.std,
         crop_pct=data.crop_share,
     )
+    return _normalising_at_once(transform)
+
+
+class Normalised:
+    """A picture of 8 bits as a normalised tensor; an object, as loader workers must get it.
+
+    The same numbers to the last bit as torchvision's two steps, which make four copies on the way.
+
+    Args:
+        mean: the mean of each channel, from 0 to 1.
+        std: the standard deviation of each channel.
+
+    Example:
+        >>> Normalised(torch.tensor([0.5]), torch.tensor([0.25]))(Image.new("L", (2, 1), 255))
+        tensor([[[2., 2.]]])
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        self.mean, self.std = mean[:, None, None], std[:, None, None]
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """`(C, H, W)`."""
+        pixels = np.asarray(picture).reshape(picture.height, picture.width, -1)
+        planes = np.empty((pixels.shape[2], *pixels.shape[:2]), np.float32)
+        planes[...] = pixels.transpose(2, 0, 1)
+        return torch.from_numpy(planes).div_(255).sub_(self.mean).div_(self.std)
+
+
+def _normalising_at_once(transform: Any) -> Callable[[Image.Image], Tensor]:
+    """Timm's transform with its steps from a picture to a normalised tensor as one."""
+    steps = list(transform.transforms)
+    place = next(number for number, step in enumerate(steps) if isinstance(step, Normalize))
+    steps[place - 1 : place + 1] = [Normalised(steps[place].mean, steps[place].std)]
+    return Compose(steps)

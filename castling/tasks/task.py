@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
 
 import numpy as np
 from PIL import Image
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from castling.measure.metric import Meter
 from castling.measure.trees import Tree
+from castling.plain_values import plain_value
+from castling.sentences import shown
 from castling.tasks.batches import Shard
 from castling.tasks.exhibits import Exhibit
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Any]  # tensors of a batch by name; `image` (B, C, H, W) and `index` (B,) are in all of them
 Facts = dict[str, Any]  # what JSON holds
-Picture = str | Path | Image.Image | np.ndarray | Tensor
+Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
 Unreadable = Sequence[tuple[str, str]]
 
 
@@ -102,7 +105,7 @@ class Predictor(Protocol):
 
     def __call__(
         self,
-        pictures: Picture | Sequence[Picture],
+        pictures: Picture | Iterable[Picture],
         batch_size: int = 32,
         on_batch: Callable[[int], None] = lambda done: None,
     ) -> Sequence[Prediction]:
@@ -121,6 +124,7 @@ class Deployment:
         finish: makes a network that also does what is done to outputs before they are used, such as the choice among
             boxes; None where nothing is.
         tolerance: the largest difference of outputs that means nothing, in their unit.
+        predicts: whether the task's predictor can use these outputs.
     """
 
     example: Tensor
@@ -129,6 +133,7 @@ class Deployment:
     facts: Facts = field(default_factory=dict)
     finish: Callable[[nn.Module], nn.Module] | None = None
     tolerance: float = 1e-4
+    predicts: bool = True
 
 
 class Task(ABC):
@@ -143,15 +148,26 @@ class Task(ABC):
 
     Attributes:
         original: the network before it was converted, frozen, once a converted network is built for training.
+
+    Raises:
+        ValueError: for facts that lack one of `FactTypes`, or have one of another type.
     """
 
     Config: ClassVar[type]
     PredictConfig: ClassVar[type]
+    FactTypes: ClassVar[Mapping[str, Any]] = {}  # types of the facts that a run has kept; `| None` where it may not
 
     def __init__(self, config: Any, facts: Facts | None = None) -> None:
         self.config = config
         self.original: nn.Module | None = None
-        self._facts = facts
+        self._facts = None if facts is None else self._checked(facts)
+
+    def _checked(self, facts: Facts) -> Facts:
+        for name, kind in {"transformers": dict[str, Any] | None, **self.FactTypes}.items():
+            if name not in facts and NoneType not in get_args(kind):
+                raise ValueError(f"facts of {type(self).__name__} need {name!r}; got {shown(list(facts))}")
+            plain_value(facts.get(name), kind, f"facts.{name}")
+        return facts
 
     @property
     def facts(self) -> Facts:

@@ -7,8 +7,8 @@ whole or known not to be.
 from __future__ import annotations
 
 import io
-import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,15 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from castling.measure.plain_json import json_text
-from castling.training.manifest import read_whole, write_manifest
+from castling.measure.plain_json import json_text, parse_json, read_object
+from castling.plain_values import plain_value
+from castling.sentences import one_line
+from castling.tensor_files import parse_safetensors, parse_torch
+from castling.training.manifest import MANIFEST, read_whole, write_manifest
 from castling.training.run_folder import FACTS, sync_folder, write_file
 
 logger = logging.getLogger(__name__)
-STATE = "state.json"
+STATE, OPTIMIZER = "state.json", "optimizer.pt"
+KNOWN: dict[str, Any] = {  # types of what every run has in its state
+    "step": int,
+    "share": float,
+    "score": float | None,
+    "log_size": int,
+    "progress": dict[str, Any],
+    "scaler": dict[str, Any],
+}
 
 
 @dataclass
@@ -44,6 +55,16 @@ class Checkpoint:
     optimizer: Mapping[str, Any]
     state: dict[str, Any]
 
+    def noted(self, what: str, folder: Path) -> Any:
+        """What its state says, such as the `share` of training that is done.
+
+        Raises:
+            ValueError: if it says nothing of the kind; names the folder of the run.
+        """
+        if what not in self.state:
+            raise ValueError(f"{folder}: the {STATE} of its checkpoint at step {self.step} lacks {what!r}")
+        return self.state[what]
+
 
 def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     """Write a checkpoint, then remove old ones: the last `keep` and the one with the best score stay.
@@ -59,16 +80,16 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     files = {f"{name}.safetensors": save(_clones(weights)) for name, weights in checkpoint.weights.items()}
     buffer = io.BytesIO()
     torch.save(checkpoint.optimizer, buffer)
-    files["optimizer.pt"] = buffer.getvalue()
+    files[OPTIMIZER] = buffer.getvalue()
     files[STATE] = json_text({"step": checkpoint.step, **checkpoint.state}, indent=2).encode()
     try:
         shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        beside.mkdir()  # not its parents: where the run's disk is away, nothing is to lie under its mount point
         for name, content in files.items():
             write_file(beside / name, content)
         write_manifest(beside, files)
         if folder.exists():  # of the same step: a damaged one, or the same weights before their evaluation
-            shutil.rmtree(folder)
+            _remove(folder)
         os.replace(beside, folder)
         sync_folder(root)
     except OSError as error:
@@ -78,7 +99,7 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
             f"cannot save {folder}: {error.strerror or error}. "
             + (f"The last good checkpoint is {last[0]}" if last else "There is no checkpoint yet")
         ) from error
-    _remove_old(root, keep)
+    _remove_old(root, folder, keep)
     return folder
 
 
@@ -89,10 +110,23 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         ValueError: if it is incomplete or damaged; says which file.
     """
     files = read_whole(folder)
-    state = json.loads(files.pop(STATE))
-    optimizer = torch.load(io.BytesIO(files.pop("optimizer.pt")), map_location="cpu", weights_only=True)
-    weights = {name.removesuffix(".safetensors"): load(content) for name, content in files.items()}
+    missing = [name for name in (STATE, OPTIMIZER, "model.safetensors") if name not in files]
+    if missing:
+        raise ValueError(f"{folder} is damaged: its {MANIFEST} does not name {missing[0]}")
+    state = _parse_state(files.pop(STATE), folder / STATE)
+    optimizer = parse_torch(files.pop(OPTIMIZER), folder / OPTIMIZER)
+    weights = {
+        name.removesuffix(".safetensors"): parse_safetensors(content, folder / name) for name, content in files.items()
+    }
     return Checkpoint(state.pop("step"), weights, optimizer, state)
+
+
+def _parse_state(content: bytes, path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, in which what every run has is of the right type."""
+    state = plain_value(parse_json(content, path), dict[str, Any], str(path))
+    if "step" not in state:
+        raise ValueError(f"{path} does not say its step")
+    return {key: plain_value(value, KNOWN.get(key, Any), f"{path}: {key}") for key, value in state.items()}
 
 
 def load_last(root: Path) -> Checkpoint | None:
@@ -141,11 +175,13 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], folder: Path
         wanted, there = (
             {name: tuple(value.shape) for name, value in tensors.items()} for tensors in (network.state_dict(), weights)
         )
-        first = min(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+        first = min(
+            (name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name)), default="none"
+        )
         raise ValueError(
             f"{folder}: its weights are not those of the network that config.yaml and {FACTS} describe; first that "
-            f"differs: {first}, {there.get(first, 'none')} in the weights, {wanted.get(first, 'none')} in the network. "
-            "Put these files back as training wrote them"
+            f"differs: {one_line(first)}, {there.get(first, 'none')} in the weights, {wanted.get(first, 'none')} in "
+            "the network. Put these files back as training wrote them"
         ) from error
 
 
@@ -161,19 +197,29 @@ def _best(folders: list[Path]) -> Path | None:
 
 def _score(folder: Path) -> float | None:
     try:
-        score = json.loads((folder / STATE).read_text()).get("score")
-    except (OSError, json.JSONDecodeError):
+        score = plain_value(read_object(folder / STATE).get("score"), float | None, "score")
+    except ValueError:  # a damaged one, which its reader will name
         return None
-    return None if score is None else float(score)
+    return None if score is None or math.isnan(score) else float(score)
 
 
-def _remove_old(root: Path, keep: int) -> None:
-    folders = checkpoint_folders(root)
-    for folder in folders[:-keep]:
-        if folder != _best(folders):
-            shutil.rmtree(folder)
+def _remove_old(root: Path, newest: Path, keep: int) -> None:
+    found = checkpoint_folders(root)
+    folders = found[: found.index(newest) + 1]
+    for folder in found:
+        # A later step than the newest is a damaged one that was passed over: it must not count as one to go back to.
+        if folder not in folders[-keep:] and folder != _best(folders):
+            _remove(folder)
     for unfinished in root.glob(".step-*.part"):  # of a process that was killed
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint: whoever is killed meanwhile leaves no half of one under its name."""
+    aside = folder.with_name(f".{folder.name}.old.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _clones(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ class OptimizerConfig:
         options: whatever else the optimizer takes, such as `betas`.
 
     Raises:
-        ValueError: for a name that timm does not know, factors that are not above 0, or both factors and layer decay.
+        ValueError: for a name that timm does not know, numbers outside their range, or both factors and layer decay.
     """
 
     name: str = "adamw"
@@ -38,6 +38,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.name, list_optimizers())
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be at least 0; got {self.weight_decay}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1); got {self.momentum}")
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must lie in (0, 1], or be null for one rate; got {self.layer_decay}")
         if min(self.factors.values(), default=1.0) <= 0:
             raise ValueError(f"factors must be above 0; got {self.factors}")
         if self.factors and self.layer_decay is not None:

@@ -23,15 +23,15 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from castling.conversion.mask_advice import mask_advice
-from castling.measure.metric import as_values, describe_metrics
 from castling.measure.occupancy import Occupancy, last_occupancy
 from castling.tasks.batches import Shard, seed_everything
 from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.lock import RunLock
+from castling.training.processes import agree, check_shared, explained, together
 from castling.training.recipe import Recipe
-from castling.training.records import EvalRecord, Record, StepRecord, Watch
+from castling.training.records import EvalRecord, Record, StepRecord, Watch, flat_numbers
 from castling.training.run_folder import RunFolder
 from castling.training.schedules import set_blend_to, set_learning_rate, set_threshold
 from castling.training.signals import Interrupted, StopRequest
@@ -62,6 +62,8 @@ def train(
         ValueError: for a recipe that cannot be trained, a folder with a run in it (unless resumed), one that another
             process writes to, or too many unreadable pictures.
         OSError: if the folder cannot be written to.
+        ChildProcessError: if a reading process was killed.
+        ConnectionError: if another process of the run has ended.
         Interrupted: after SIGTERM or Ctrl-C, with the state saved.
         TrainingFailed: if numbers stay non-finite after all returns to a checkpoint.
     """
@@ -69,6 +71,11 @@ def train(
         trainer = Trainer(recipe, folder, resume, watch, lock)
         try:
             return trainer.run(stop)
+        except RuntimeError as error:
+            reason = explained(error, folder)
+            if reason is None:
+                raise
+            raise reason from error
         finally:
             for tracker in trainer.accelerator.trackers:  # end_training would end the processes' group too
                 tracker.finish()
@@ -92,19 +99,27 @@ class Trainer:
         self.watch = watch if self.accelerator.is_main_process else lambda record: None
         self.shard = Shard(self.accelerator.process_index, self.accelerator.num_processes)
         self.folder = RunFolder(folder, self.accelerator.is_main_process)
-        self.task = recipe.make_task()
-        seed_everything(recipe.seed)
-        network = self.task.build_network(training=True)
-        self._make_loaders()
-        network.to(self.device)
+        network = together(self._build)
+        agree("pictures to train on and to evaluate", self.num_examples)
         optimizer = make_optimizer(network, self.config)
-        self._begin(network, resume)
+        together(partial(self._begin, network, resume))
+        check_shared(self.folder.path, lock)
+        if self.config.trackers:
+            self.accelerator.init_trackers("castling")
         ema = None if self.config.ema_decay is None else ModelEmaV3(network, self.config.ema_decay, use_warmup=True)
         learner = Learner(network, self.task, recipe.imitate)
         self.learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
-        self.state = RunState(network, self.optimizer, ema, self.accelerator.scaler, Progress())
+        self.state = RunState(network, self.optimizer, ema, self.accelerator.scaler, Progress(), self.num_examples)
         if resume:
             self._restore("resumed")
+
+    def _build(self) -> nn.Module:
+        """The task, its network and its loaders."""
+        self.task = self.recipe.make_task()
+        seed_everything(self.recipe.seed)
+        network = self.task.build_network(training=True)
+        self._make_loaders()
+        return network.to(self.device)
 
     def _make_loaders(self) -> None:
         """Both loaders, and how many steps they make."""
@@ -117,6 +132,7 @@ class Trainer:
             loader.on_unreadable = partial(
                 self.folder.quarantine, split=split, limit=config.max_unreadable, total=loader.num_examples
             )
+        self.num_examples = [self.train_loader.num_examples, self.val_loader.num_examples]
         self.steps_per_epoch = self.train_loader.num_batches
         self.num_steps = config.epochs * self.steps_per_epoch
         self.last_step = min(self.num_steps, config.max_steps or self.num_steps)
@@ -129,16 +145,13 @@ class Trainer:
             self.lock.take()
         if not resume:
             self.folder.create(self.recipe, self.task.facts, describe_network(network))
-        self.accelerator.wait_for_everyone()
-        if self.config.trackers:
-            self.accelerator.init_trackers("castling")
         for sentence in advice:
             self.folder.event(sentence)
 
     def run(self, stop: StopRequest) -> dict[str, Any]:
         """Train to the end; returns the summary."""
         started = time.monotonic()
-        if self.state.progress.evaluated == self.last_step:
+        if self.state.progress.evaluated == self.last_step and self.folder.is_finished():
             return self.folder.summary()
         batches: Iterator[Batch] | None = None
         if not self.state.progress.step:
@@ -255,15 +268,16 @@ class Trainer:
         occupancy = self._mean_over_processes(found.occupancy)
         epoch = progress.step / self.steps_per_epoch
         record = EvalRecord(progress.step, epoch, found.model, found.castled, occupancy)
-        progress.evaluated, progress.metrics = progress.step, _metrics_of(record)
+        progress.evaluated, progress.metrics = progress.step, record.to_summary()
         self._log(record)
         self.watch(record)
         self._save(score=record.deciding.rank)
 
     def _log(self, record: Record) -> None:
+        self.lock.check()
         self.folder.log(record)
         if self.config.trackers:
-            self.accelerator.log(_flat(record.to_json()), step=record.step)
+            self.accelerator.log(flat_numbers(record.to_json()), step=record.step)
 
     def _save(self, score: float | None = None) -> None:
         self.lock.check()
@@ -271,9 +285,9 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _restore(self, why: str) -> None:
-        self.state.restore(self.folder)
+        together(partial(self.state.restore, self.folder))
+        agree("steps of the last good checkpoint", self.state.progress.step)
         self.folder.event(why, step=self.state.progress.step)
-        self.accelerator.wait_for_everyone()
 
     def _go_back(self, trouble: str) -> None:
         """Return to the last good checkpoint with a lower learning rate, a bounded number of times."""
@@ -315,22 +329,3 @@ class Trainer:
         }
         self.folder.write_json("summary.json", summary)
         return summary
-
-
-def _metrics_of(record: EvalRecord) -> dict[str, Any]:
-    """The metrics of an evaluation, as a summary has them."""
-    castled = None if record.castled is None else as_values(record.castled)
-    return {"metrics": describe_metrics(record.model), "model": as_values(record.model), "castled": castled}
-
-
-def _flat(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of a log line by a path such as `castled/loss`, as trackers want them; heads are averaged."""
-    flat: dict[str, float] = {}
-    for key, value in line.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}/")
-        elif isinstance(value, list) and value and key != "metrics":
-            flat[prefix + key] = sum(value) / len(value)
-        elif isinstance(value, (int, float)) and key != "step":
-            flat[prefix + key] = value
-    return flat

@@ -11,6 +11,7 @@ import yaml
 
 from castling.config import check_choice
 from castling.recipes import find_recipe
+from castling.sentences import shown
 from castling.settings import from_mapping, read_yaml, to_mapping, with_overrides
 from castling.tasks import Task, find_task
 from castling.tasks.imitation import ImitationName
@@ -70,7 +71,7 @@ def parse_recipe(values: Mapping[str, Any]) -> Recipe:
         check_choice("key", key, [*COMMON, *(field.name for field in fields(kind))])
     seed, imitate = values.get("seed", 0), values.get("imitate")
     if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number of at least 0; got {seed!r}")
+        raise ValueError(f"seed must be a whole number of at least 0; got {shown(seed)}")
     if imitate is not None:
         check_choice("imitate", imitate, get_args(ImitationName))
     return Recipe(
@@ -93,7 +94,7 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         ValueError: if there is no such recipe, or for a wrong key or value.
     """
     path = find_recipe(name)
-    return parse_recipe(with_overrides(read_yaml(path.read_text(), str(path)), overrides))
+    return parse_recipe(with_overrides(read_yaml(path.read_bytes(), str(path)), overrides))
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -105,3 +106,25 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """The recipe as a nested mapping; `parse_recipe` makes the same recipe of it."""
     common = {"task": recipe.task, "seed": recipe.seed, "imitate": recipe.imitate}
     return {**common, **to_mapping(recipe.settings), "training": to_mapping(recipe.training)}
+
+
+def first_difference(recipe: Recipe, other: Recipe) -> str | None:
+    """The first setting in which two recipes differ; None if they are the same.
+
+    Example:
+        >>> model = {"name": "castling_levit_128"}
+        >>> first, second = (parse_recipe({"task": "classification", "model": model, "seed": seed}) for seed in (0, 1))
+        >>> first_difference(first, second)
+        'seed is 0, and there 1'
+    """
+    return _first_difference(recipe_values(recipe), recipe_values(other), "")
+
+
+def _first_difference(ours: Any, theirs: Any, place: str) -> str | None:
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        return None if ours == theirs else f"{place} is {ours!r}, and there {theirs!r}"
+    for key in {**ours, **theirs}:
+        found = _first_difference(ours.get(key), theirs.get(key), f"{place}.{key}".lstrip("."))
+        if found:
+            return found
+    return None

@@ -8,6 +8,8 @@ from typing import Any
 
 from castling.measure.metric import Metric, as_values, describe_metrics, with_values
 from castling.measure.occupancy import Occupancy
+from castling.plain_values import from_plain, plain_value
+from castling.sentences import shown
 
 
 @dataclass(frozen=True)
@@ -80,28 +82,55 @@ class EvalRecord:
             "occupancy": self.occupancy,
         }
 
+    def to_summary(self) -> dict[str, Any]:
+        """The metrics, as the summary of a run has them."""
+        line = self.to_json()
+        return {name: line[name] for name in ("metrics", "model", "castled")}
+
 
 Record = StepRecord | EvalRecord
 Watch = Callable[[Record], None]
 
 
-def read_record(line: Mapping[str, Any]) -> Record:
+def read_record(line: object) -> Record:
     """The record that a line of the log was made of.
 
     Raises:
-        ValueError: for a line of another kind.
+        ValueError: for a line of another kind, or with values that it cannot have.
 
     Example:
         >>> record = EvalRecord(10, 1.0, [Metric("error", 0.5, "", higher_is_better=False)])
         >>> read_record(record.to_json()) == record
         True
     """
+    if not isinstance(line, Mapping):
+        raise ValueError(f"a line of the log is an object; got {shown(line)}")
     rest = {key: value for key, value in line.items() if key not in ("kind", "metrics")}
     if line.get("kind") == "step":
-        return StepRecord(**rest)
+        return from_plain(StepRecord, rest)
     if line.get("kind") == "eval":
+        described = plain_value(line.get("metrics"), list[dict[str, Any]], "metrics")
         for side in ("model", "castled"):
-            if rest[side] is not None:
-                rest[side] = with_values(line["metrics"], rest[side])
-        return EvalRecord(**rest)
-    raise ValueError(f"a line of the log is of the kind 'step' or 'eval'; got {line.get('kind')!r}")
+            values = plain_value(rest.get(side), dict[str, float] | None, side)
+            if values is not None:
+                rest[side] = [asdict(metric) for metric in with_values(described, values)]
+        return from_plain(EvalRecord, rest)
+    raise ValueError(f"a line of the log is of the kind 'step' or 'eval'; got {shown(line.get('kind'))}")
+
+
+def flat_numbers(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers of a line of the log by a path, as trackers want them; heads are averaged.
+
+    Example:
+        >>> flat_numbers({"step": 3, "loss": 0.5, "occupancy": {"attn": [0.0, 1.0]}})
+        {'loss': 0.5, 'occupancy/attn': 0.5}
+    """
+    flat: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, dict):
+            flat |= flat_numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, list) and value and key != "metrics":
+            flat[prefix + key] = sum(value) / len(value)
+        elif isinstance(value, (int, float)) and key != "step":
+            flat[prefix + key] = value
+    return flat

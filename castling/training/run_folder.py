@@ -7,24 +7,25 @@ of a run that was interrupted is that of one that was not. What happened on the 
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from castling.measure.environment import describe_environment
-from castling.measure.plain_json import json_text
+from castling.measure.plain_json import json_text, parse_json, read_object
+from castling.plain_values import plain_value
 from castling.settings import read_yaml
-from castling.tasks.task import Facts
+from castling.tasks.task import Facts, Task
 from castling.training.recipe import Recipe, parse_recipe, recipe_text
 from castling.training.records import EvalRecord, Record, StepRecord, read_record
 
 logger = logging.getLogger(__name__)
 FACTS, NETWORK = "facts.json", "network.json"
+SIDES = ("model", "castled")  # of a summary's metrics
 
 
 class RunFolder:
@@ -56,7 +57,8 @@ class RunFolder:
             return
         if self.is_run():
             raise ValueError(
-                f"{self.path} holds a run already: go on with 'castling train {self.path}', or name another folder"
+                f"{self.path} holds a run already: name another folder, or go on with: "
+                f"castling train {shlex.quote(str(self.path))}"
             )
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -74,15 +76,24 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / "config.yaml").is_file()
 
+    def is_finished(self) -> bool:
+        """Whether the run was summarised, which is the last that it does."""
+        return (self.path / "summary.json").is_file()
+
     def recipe(self) -> Recipe:
         """The recipe of the run.
 
         Raises:
-            ValueError: if there is no run.
+            ValueError: if there is no run, or its recipe is none.
         """
         if not self.is_run():
             raise ValueError(f"{self.path} is no run folder: it has no config.yaml")
-        return parse_recipe(read_yaml((self.path / "config.yaml").read_text(), str(self.path / "config.yaml")))
+        file = self.path / "config.yaml"
+        values = read_yaml(file.read_bytes(), str(file))
+        try:
+            return parse_recipe(values)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
 
     def facts(self) -> Facts:
         """What the task keeps beside the weights.
@@ -90,17 +101,32 @@ class RunFolder:
         Raises:
             ValueError: if they are not there, or damaged.
         """
-        return self._read_json(FACTS)
+        return read_object(self.path / FACTS)
+
+    def task(self) -> Task:
+        """The task of the run, which needs no data.
+
+        Raises:
+            ValueError: if there is no run, or its facts are not those of its task.
+        """
+        recipe, facts = self.recipe(), self.facts()
+        try:
+            return recipe.make_task(facts)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {FACTS} does not fit config.yaml: {error}") from error
 
     def network(self) -> dict[str, Any]:
         """What is known of the network without building it."""
-        return self._read_json(NETWORK)
+        return read_object(self.path / NETWORK)
 
     def log(self, record: Record) -> None:
-        """Append a record to the log."""
+        """Append a record to the log.
+
+        Raises:
+            OSError: if it cannot be written; names the file.
+        """
         if self.writes:
-            with self.log_path.open("a") as file:
-                file.write(json_text(record.to_json()) + "\n")
+            _append(self.log_path, record.to_json())
 
     def records(self) -> list[Record]:
         """The log; a last line that was cut short is left out.
@@ -108,14 +134,13 @@ class RunFolder:
         Raises:
             ValueError: for a line that is no record; names it.
         """
-        lines = self.log_path.read_text().splitlines(keepends=True) if self.log_path.is_file() else []
         found = []
-        for number, line in enumerate(lines, 1):
-            if line.endswith("\n"):
+        for where, line in _lines(self.log_path):
+            if line.endswith(b"\n"):
                 try:
-                    found.append(read_record(json.loads(line)))
-                except (TypeError, KeyError, ValueError) as error:
-                    raise ValueError(f"{self.log_path}, line {number} is no record: {error}") from error
+                    found.append(read_record(parse_json(line, "it")))
+                except ValueError as error:
+                    raise ValueError(f"{where} is no record: {error}") from error
         return found
 
     def steps(self) -> list[StepRecord]:
@@ -137,13 +162,18 @@ class RunFolder:
         if self.writes:
             os.truncate(self.log_path, min(size, self.log_size()))
 
+    def begin_anew(self) -> None:
+        """Forget all that was logged, and make room for checkpoints."""
+        if self.writes:
+            self.cut_log(0)
+            self.checkpoints.mkdir(exist_ok=True)
+
     def event(self, what: str, **details: Any) -> None:
         """Note something that happened, with the time, and say it."""
         if self.writes:
             logger.info("%s%s", what, "".join(f", {key} {value}" for key, value in details.items()))
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            with (self.path / "events.jsonl").open("a") as file:
-                file.write(json_text({"time": now, "event": what, **details}) + "\n")
+            _append(self.path / "events.jsonl", {"time": now, "event": what, **details})
 
     def quarantine(self, pictures: Iterable[tuple[str, str]], split: str, limit: float, total: int) -> None:
         """Note unreadable pictures by name, from any process.
@@ -164,9 +194,7 @@ class RunFolder:
         for name, error in errors.items():
             if name not in known:
                 logger.warning("unreadable picture %s: %s", name, error)
-                line = json_text({"name": name, "error": error, "split": split}) + "\n"
-                with (self.path / "quarantine.jsonl").open("a") as file:
-                    file.write(line)
+                _append(self.path / "quarantine.jsonl", {"name": name, "error": error, "split": split})
         count = len(known | set(errors))
         if count > limit * total:
             raise ValueError(
@@ -175,28 +203,50 @@ class RunFolder:
             )
 
     def quarantined(self) -> list[dict[str, str]]:
-        """The unreadable pictures so far."""
-        path = self.path / "quarantine.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        """The unreadable pictures so far.
+
+        Raises:
+            ValueError: for a line that names no picture.
+        """
+        found = []
+        for where, line in _lines(self.path / "quarantine.jsonl"):
+            found.append(plain_value(parse_json(line, where), dict[str, str], where))
+            if not {"name", "error", "split"} <= set(found[-1]):
+                raise ValueError(f"{where} does not say 'name', 'error' and 'split' of a picture")
+        return found
 
     def summary(self) -> dict[str, Any]:
-        """The summary of a finished run."""
-        return self._read_json("summary.json")
+        """The summary of a finished run.
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        try:
-            content = json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"cannot read {path}: {error}") from error
-        if not isinstance(content, dict):
-            raise ValueError(f"{path} must hold an object; got {type(content).__name__}")
+        Raises:
+            ValueError: if it is not there, or damaged.
+        """
+        path = self.path / "summary.json"
+        content = read_object(path)
+        for key, kind in (("metrics", list[dict[str, Any]]), *((side, dict[str, float] | None) for side in SIDES)):
+            if key in content:
+                plain_value(content[key], kind, f"{path}: {key}")
         return content
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
         if self.writes:
             write_file(self.path / name, json_text(value, indent=2).encode())
+
+
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file, each with its place in words; none where there is no such file."""
+    content = path.read_bytes() if path.is_file() else b""
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        yield f"{path}, line {number}", line
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    try:
+        with path.open("a") as file:
+            file.write(json_text(line) + "\n")
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import nn
 
 from castling.config import check_choice
@@ -17,6 +18,7 @@ from castling.measure.occupancy import Occupancy
 from castling.measure.plain_json import json_text
 from castling.settings import from_mapping
 from castling.tasks.task import Picture, Prediction, Task
+from castling.tensor_files import parse_safetensors
 from castling.training.checkpoint import load_best, load_last, load_weights
 from castling.training.manifest import MANIFEST, read_whole, write_manifest
 from castling.training.recipe import Recipe
@@ -45,11 +47,11 @@ class SavedModel:
     task: Task
     step: int | None = None
 
-    def predict(self, pictures: Picture | Sequence[Picture], **options: Any) -> Sequence[Prediction]:
+    def predict(self, pictures: Picture | Iterable[Picture], **options: Any) -> Sequence[Prediction]:
         """What the network sees in pictures.
 
         Args:
-            pictures: one or several paths, folders, PIL images, arrays or tensors.
+            pictures: one or several paths, folders, bytes, PIL images, arrays or tensors.
             **options: what the task lets one choose, such as `top` of a classifier.
 
         Raises:
@@ -80,21 +82,25 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
         if is_castled_folder:
             raise ValueError(
                 f"{folder} holds castled weights and no checkpoints; got checkpoint {which!r}. "
-                f"Castle that one first: castling castle {folder.parent} --checkpoint {which}"
+                f"Castle that one first: castling castle {shlex.quote(str(folder.parent))} --checkpoint {which}"
             )
-    task = recipe.make_task(run.facts())
-    network = task.build_network()
+    task = run.task()
+    try:
+        network = task.build_network()
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
     if is_castled_folder:
         set_blend_to(network, FULL_BLEND, 1.0)
         network = castle(network, inplace=True)
-        load_weights(network, load(files[WEIGHTS]), folder)
+        load_weights(network, parse_safetensors(files[WEIGHTS], folder / WEIGHTS), folder)
         return SavedModel(network.eval(), recipe, task)
     checkpoint = (load_best if which == "best" else load_last)(run.checkpoints)
     if checkpoint is None:
         raise ValueError(f"{folder} has no good checkpoint")
     load_weights(network, checkpoint.weights.get("ema", checkpoint.weights["model"]), folder)
-    set_threshold(network, recipe.training.threshold, checkpoint.state["share"])
-    set_blend_to(network, recipe.training.blend, checkpoint.state["share"])
+    share = checkpoint.noted("share", folder)
+    set_threshold(network, recipe.training.threshold, share)
+    set_blend_to(network, recipe.training.blend, share)
     return SavedModel(network.eval(), recipe, task, checkpoint.step)
 
 
@@ -118,7 +124,7 @@ def write_castled(run: Path, network: nn.Module, certificate: dict[str, Any]) ->
 
 def _castled_files(folder: Path) -> dict[str, bytes]:
     """The files of a castled folder, whole."""
-    remedy = f"copy it again, or castle again: castling castle {folder.parent}"
+    remedy = f"copy it again, or castle again: castling castle {shlex.quote(str(folder.parent))}"
     try:
         files = read_whole(folder)
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +10,8 @@ from timm.utils import ModelEmaV3
 from torch import nn
 from torch.optim import Optimizer
 
+from castling.plain_values import from_plain
+from castling.sentences import one_line
 from castling.training.checkpoint import Checkpoint, load_last, load_weights, save_checkpoint
 from castling.training.run_folder import RunFolder
 
@@ -53,6 +55,7 @@ class RunState:
         ema: moving average of the weights; None for none.
         scaler: the scaler of fp16 losses; None for none.
         progress: the numbers.
+        num_examples: pictures to train on and to evaluate, on which the order of all others depends.
     """
 
     model: nn.Module
@@ -60,6 +63,7 @@ class RunState:
     ema: ModelEmaV3 | None
     scaler: Any
     progress: Progress
+    num_examples: list[int] = field(default_factory=list)
 
     @property
     def kept_model(self) -> nn.Module:
@@ -96,22 +100,42 @@ class RunState:
         if self.ema is not None:
             weights["ema"] = self.ema.module.state_dict()
         state = {"progress": asdict(self.progress), "share": share, "score": score, "log_size": folder.log_size()}
+        state["num_examples"] = self.num_examples
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         checkpoint = Checkpoint(self.progress.step, weights, self.optimizer.state_dict(), state)
         save_checkpoint(folder.checkpoints, checkpoint)
 
     def restore(self, folder: RunFolder) -> None:
-        """Take up the last good checkpoint and cut the log back to it; without one, the run begins anew."""
+        """Take up the last good checkpoint and cut the log back to it; without one, the run begins anew.
+
+        Raises:
+            ValueError: if there are checkpoints, but no good one, if it is of another network, or if the data has
+                another number of pictures than then.
+        """
         checkpoint = load_last(folder.checkpoints)
         if checkpoint is None:
-            folder.cut_log(0)
+            folder.begin_anew()
             return
+        before = checkpoint.state.get("num_examples", self.num_examples)
+        if before != self.num_examples:
+            raise ValueError(
+                f"{folder.path} was trained on {before[0]} pictures and evaluated on {before[1]}; now there are "
+                f"{self.num_examples[0]} and {self.num_examples[1]}, which would come in another order: put the data "
+                "back as it was, or begin another run"
+            )
         load_weights(self.model, checkpoint.weights["model"], folder.path)
         if self.ema is not None:
             load_weights(self.ema.module, checkpoint.weights["ema"], folder.path)
-        self.optimizer.load_state_dict(dict(checkpoint.optimizer))
+        try:
+            self.optimizer.load_state_dict(dict(checkpoint.optimizer))
+        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"{folder.path}: the state of its optimizer is not that of {type(self.optimizer).__name__}, which "
+                f"config.yaml describes: {one_line(error)}"
+            ) from error
         if self.scaler is not None and "scaler" in checkpoint.state:
             self.scaler.load_state_dict(checkpoint.state["scaler"])
-        self.progress = Progress(**checkpoint.state["progress"])
-        folder.cut_log(checkpoint.state["log_size"])
+        where = f"{folder.path}: the progress of its checkpoint"
+        self.progress = from_plain(Progress, checkpoint.noted("progress", folder.path), where)
+        folder.cut_log(checkpoint.noted("log_size", folder.path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import torch
 from accelerate import PartialState
 
 from castling.conversion import Certificate
+from castling.training.manifest import MANIFEST
+from castling.training.saved import CASTLED, CERTIFICATE
 from castling.workflows.castle_run import Track, castle_run
-from castling.workflows.linearize import ORIGINAL, Linearization, Train, check_same, linearize, stage_recipes
+from castling.workflows.linearize import ORIGINAL, RESULT, Linearization, Train, check_same, linearize, stage_recipes
 from castling.workflows.originals import Original
 
 
@@ -51,8 +54,22 @@ def convert_network(
         if original.write_weights is not None:
             original.write_weights(out / ORIGINAL)
     processes.wait_for_everyone()
+    trained_before = all((out / stage / RESULT).is_file() for stage in settings.stages)
     folder = linearize(recipes, settings.stages, out, train_stage)
     if not processes.is_main_process:
         return folder, None, None
+    known = _certificate(folder) if trained_before else None
+    if known is not None and known.tolerance == tolerance and set(known.sizes) == set(sizes):
+        castled = folder / CASTLED if known.allowed else None
+        if castled is None or (castled / MANIFEST).is_file():
+            return folder, known, castled
     certificate, castled = castle_run(folder, tolerance, sizes=sizes, track=track)
     return folder, certificate, castled
+
+
+def _certificate(folder: Path) -> Certificate | None:
+    """The certificate of a run that was castled before; None where there is none to go by."""
+    try:
+        return Certificate.from_json(json.loads((folder / CERTIFICATE).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):  # not there, cut short, or of another version
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,13 @@ import castling.models  # noqa: F401 - registers castling_*
 from castling.attention import branches
 from castling.config import check_choice
 from castling.conversion import castle
-from castling.export import QuantizationCard, Verification, describe_deployment, describe_network, quantize
-from castling.export.metadata import Metadata
+from castling.exporting import QuantizationCard, Verification, describe_deployment, describe_network, quantize
+from castling.exporting.metadata import Metadata
 from castling.measure.metric import Metric
 from castling.measure.plain_json import json_text
 from castling.tasks.networks import NetworkConfig, head_width, read_weights
 from castling.tasks.task import Batch, Task
+from castling.training.recipe import recipe_values
 from castling.training.run_folder import write_file
 from castling.training.saved import CASTLED, Which, open_model
 
@@ -88,7 +90,9 @@ def find_subject(
         folder = folder / CASTLED
     saved = open_model(folder, checkpoint)
     if branches(saved.network) and not with_branch:
-        raise ValueError(f"{folder} is not castled; run first: castling castle {folder}, or use --with-branch")
+        raise ValueError(
+            f"{folder} is not castled; run first: castling castle {shlex.quote(str(folder))}, or use --with-branch"
+        )
     deployment = saved.task.deployment()
     _, channels, *sides = deployment.example.shape
     deployment = replace(deployment, example=torch.zeros(batch, channels, *(size or sides)))
@@ -97,8 +101,19 @@ def find_subject(
         if deployment.finish is None:
             raise ValueError(f"--finished: nothing is done to outputs of the task {saved.recipe.task}")
         network = deployment.finish(network).eval()
-    metadata = describe_deployment(network, deployment, saved.recipe.task)
+    run = {"recipe": _without_places(recipe_values(saved.recipe)), "facts": saved.task.facts}
+    predicts = deployment.predicts and not finished
+    metadata = describe_deployment(network, deployment, saved.recipe.task, run if predicts else None)
     return Subject(network, deployment.example, metadata, folder / "model", deployment.tolerance, saved.task)
+
+
+def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe whose files and folders are not said where they were: an exported file goes to other people."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        is_place = isinstance(value, str) and "/" in value and key != "name"
+        found[key] = _without_places(value) if isinstance(value, dict) else Path(value).name if is_place else value
+    return found
 
 
 def _named(name: str, size: Size | None, batch: int, weights: Path | None, with_branch: bool) -> Subject:
@@ -108,7 +123,11 @@ def _named(name: str, size: Size | None, batch: int, weights: Path | None, with_
     options: dict[str, Any] = {} if size is None or name.startswith("castling_") else {"img_size": size}
     if weights is not None:
         options["num_classes"] = head_width(NetworkConfig(name, weights=str(weights)))
-    network: Any = timm.create_model(name, **options)
+    try:
+        network: Any = timm.create_model(name, **options)
+    except TypeError:  # most convolutional networks take any size, and no such argument
+        options.pop("img_size", None)
+        network = timm.create_model(name, **options)
     if weights is not None:
         try:
             network.load_state_dict(read_weights(weights, "--weights"))

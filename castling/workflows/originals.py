@@ -71,6 +71,7 @@ def find_original(
         if not RunFolder(folder).is_run():
             raise ValueError(f"{folder} is neither a run folder nor a folder that transformers wrote")
         saved = open_model(folder, checkpoint)
+        _refuse_ours(saved.recipe)
         return Original(saved.recipe, lambda path: save_weights(saved.network, path), labelled=True)
     if checkpoint is not None:
         raise ValueError("--checkpoint is for a run")
@@ -82,6 +83,7 @@ def find_original(
         if weights is None:
             raise ValueError(f"there is no run folder {name}; with a recipe, give the original's --weights")
         recipe = load_recipe(name)
+        _refuse_ours(recipe)
     else:
         names = [*recipe_names(), *timm.list_models(f"{name[:4]}*")]
         check_choice("run folder, recipe, model or folder of transformers'", name, names)
@@ -120,6 +122,17 @@ def _preparation(name: str) -> dict[str, Any]:
         "crop_share": known.crop_pct,
         "interpolation": known.interpolation,
     }
+
+
+def _refuse_ours(recipe: Recipe) -> None:
+    """Refuse networks of ours, before anything is written."""
+    model = recipe.settings.model
+    if model.name.startswith("castling_"):
+        what = "the softmax twin of a Castling model" if model.kernel == "softmax" else "a Castling model already"
+        raise ValueError(
+            f"{model.name} is {what}, and nothing is to be converted: model.kernel and model.attention choose its "
+            "attention. Train it so, from these weights: castling train RECIPE model.weights=FILE; then castle it"
+        )
 
 
 def _refuse(value: object, flag: str, why: str) -> None:

@@ -5,6 +5,7 @@ import torch
 
 from castling.bench import models as bench_models
 from castling.bench.candidates import Setting
+from castling.bench.figures import draw_speedups
 from castling.bench.models import make_settings, measure_row, paper_cells, paper_ratios
 from castling.measure import Timing
 from castling.measure.memory import PeakMemory, forecast_memory
@@ -35,6 +36,13 @@ def test_settings_are_sizes_for_all_and_patches_for_deit():
         for size, patch in places
     ]
     assert found == expected
+
+
+def test_rectangles_are_measured_and_only_squares_are_drawn(tmp_path):
+    row = measure_row(Setting(DEIT, "32x64", 16), repeats=1, memory=False)
+    assert (row["size"], row["tokens"], row["notes"]) == ("32x64", 8, "")
+    assert row["castled_macs"] < measure_row(Setting(DEIT, 64, 16), repeats=1, memory=False)["castled_macs"]
+    assert not draw_speedups([row], tmp_path / "of")
 
 
 def test_ratios_are_those_of_medians(monkeypatch):

@@ -119,3 +119,8 @@ def test_the_command(capsys):
 def test_bad_input(arguments, message, capsys):
     assert main(["plan", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_picture_that_patches_do_not_fill_is_refused_before_any_measurement(host):
+    with pytest.raises(ValueError, match="an image of 30 x 32 does not fit patches of 8 x 8; the nearest sizes are"):
+        plan_speed(host, torch.zeros(1, 3, 30, 32))

@@ -11,7 +11,8 @@ import pytest
 import castling
 import castling.cli
 from castling.cli import paper
-from castling.cli.main import main
+from castling.cli.main import _without_settings, main
+from castling.training.saved import open_model
 from castling_command import VERBS, make_parser
 
 NESTED = [("bench", "attention"), ("bench", "models"), ("data", "check")]
@@ -161,3 +162,36 @@ def test_an_error_is_one_line():
     assert result.returncode == 2
     assert result.stderr.startswith("castling: no model matches 'resnet'")
     assert "Traceback" not in result.stderr
+
+
+def test_models_look_at_the_file_before_they_count(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("castling.cli.models.model_row", lambda name: pytest.fail("counted"))
+    (tmp_path / "x.md").write_text("no marks")
+    assert main(["models", "deit", "--into", str(tmp_path / "x.md")]) == 2
+    assert "lacks the lines" in capsys.readouterr().err
+    assert main(["models", "deit", "--into", str(tmp_path / "gone.md")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["train", "x", "a.b=1", "--out", "c=d"], ["a.b=1"]),
+        (["convert", "x", "--sizes", "32", "a=1", "--epochs", "1", "b_c=[1, 2]"], ["a=1", "b_c=[1, 2]"]),
+        (["predict", "x=1.png", "--set", "top=3", "y=2"], []),
+        ([], []),
+    ],
+)
+def test_settings_stand_anywhere(words, settings):
+    assert _without_settings(words) == ([word for word in words if word not in settings], settings)
+
+
+def test_next_steps_can_be_pasted(tmp_path):
+    folder = tmp_path / "my runs"
+    with pytest.raises(ValueError, match=r"castling castle '.*/my runs'"):
+        open_model(make_damaged(folder) / "castled")
+
+
+def make_damaged(folder):
+    (folder / "castled").mkdir(parents=True)
+    (folder / "castled" / "manifest.json").write_text("{}")
+    return folder

@@ -101,7 +101,12 @@ def test_called_again_it_trains_nothing(converted, host_run, capsys):
     assert "castled" in printed
     assert "--local-conv grid" not in printed
     assert convert(host_run, "--out", converted, "--sizes", 32, "--tolerance", 50) == 0
-    assert "--local-conv grid" in capsys.readouterr().out
+    certificate = converted / "finetune" / "certificate.json"
+    first, measured = capsys.readouterr().out, certificate.stat().st_mtime_ns
+    assert "--local-conv grid" in first
+    assert convert(host_run, "--out", converted, "--sizes", 32, "--tolerance", 50) == 0
+    assert certificate.stat().st_mtime_ns == measured  # nor is the same measured again
+    assert capsys.readouterr().out.splitlines()[-8:] == first.splitlines()[-8:]
     assert convert(host_run, "--out", converted, "--learning-rate", 1.0) == 2
     assert "was begun with other settings" in capsys.readouterr().err
 
@@ -232,11 +237,23 @@ def test_a_folder_of_transformers(photos, tmp_path):
         (["--epochs", 1], "epochs must be 3 numbers"),
         (["model.nam=x"], "unknown key 'model.nam'"),
         (["--only", "blocks.7.attn"], "no attention has the name 'blocks.7.attn'"),
+        (["--stages", "features", "finetune", "training.epoch=1"], "unknown key 'training.epoch'"),
+        (["--sizes", 32, "training.epoch=1", "--epochs", 1, 1, 1], "unknown key 'training.epoch'"),
     ],
 )
 def test_bad_input(host_run, tmp_path, flags, message, capsys):
     assert convert(host_run, "--out", tmp_path / "out", *flags) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kernel", "what"), [("softmax", "softmax twin"), (None, "a Castling model already")])
+def test_networks_of_ours_are_refused_before_anything_is_written(tmp_path, kernel, what, capsys):
+    small = {**HOST["model"], "name": "castling_deit_tiny_patch16_224", "kernel": kernel}
+    few = {**HOST["training"], "max_steps": 1}
+    train(parse_recipe({**HOST, "model": small, "training": few}), tmp_path / "run")
+    assert convert(tmp_path / "run", "--out", tmp_path / "out") == 2
+    assert what in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_originals(tmp_path, host_run, capsys):

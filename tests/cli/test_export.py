@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from castling import castle
 from castling.cli.main import main
-from castling.export import open_export, read_metadata
+from castling.exporting import open_export, read_metadata
 from castling.workflows import exporting
 
 pytestmark = pytest.mark.slow
@@ -109,3 +109,21 @@ def test_bad_flags(capsys):
         with pytest.raises(SystemExit):
             export("castling_levit_128", *flags)
         assert message in capsys.readouterr().err
+
+
+def test_softmax_attention_is_said(tmp_path, capsys):
+    assert export("vit_tiny_patch16_224", "--format", "torch_export", "--size", 32, "--out", tmp_path / "x.pt2") == 0
+    assert "This file has softmax attention" in capsys.readouterr().out
+
+
+def test_a_convolutional_network_takes_another_size(tmp_path):
+    assert export("resnet18", "--format", "torch_export", "--size", "64x96", "--out", tmp_path / "x.pt2") == 0
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("castling.exporting.write.capture", lambda *args: pytest.fail("began to work"))
+    (tmp_path / "file").touch()
+    (tmp_path / "x.onnx").mkdir()
+    for out in (tmp_path / "file" / "x.onnx", tmp_path / "x.onnx", "/proc/castling/x.onnx"):
+        assert export("resnet18", "--out", out) == 2
+        assert f"{out} cannot be written: " in capsys.readouterr().err

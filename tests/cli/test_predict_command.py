@@ -40,7 +40,7 @@ def test_a_palette_is_kept_when_it_is_written(image, mode, tmp_path, monkeypatch
         network, lambda picture: torch.zeros(1), lambda outputs, seen: [Drawn(seen[0].name, image)], 3
     )
     task = SimpleNamespace(PredictConfig=SimpleNamespace, predictor=lambda network, options: predictor)
-    monkeypatch.setattr(predict, "open_model", lambda *_: SimpleNamespace(task=task, network=network))
+    monkeypatch.setattr(predict.castling, "open", lambda *_: SimpleNamespace(task=task, network=network))
     monkeypatch.setattr(predict, "from_mapping", lambda kind, values: None)
     flags = {"model": tmp_path, "checkpoint": None, "set": [], "batch_size": 1, "json": False, "draw": tmp_path / "out"}
     assert predict.run(argparse.Namespace(pictures=[str(tmp_path / "photo.png")], **flags)) == 0

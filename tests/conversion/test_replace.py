@@ -3,6 +3,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from timm.layers import Attention
 from torch import nn
@@ -193,3 +194,24 @@ def test_a_family_of_ones_own():
         assert model(torch.randn(1, 9, 16)).shape == (1, 9, 16)
     finally:
         ADAPTERS[:] = before
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "deit3_small_patch16_224"])
+@pytest.mark.parametrize("local_conv", ["tokens", "grid"])
+def test_a_vit_of_one_size_takes_others(name, local_conv):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+    fixed = timm.create_model(name, **sizes).eval()
+    free = timm.create_model(name, **sizes, dynamic_img_size=True).eval()
+    free.load_state_dict(fixed.state_dict())
+    own, other = torch.randn(2, 3, 32, 32), torch.randn(2, 3, 64, 40)
+    before = fixed(own)
+    config = AttentionConfig(aux=False, local_conv=local_conv, local_conv_size=3)
+    convert(fixed, config)
+    assert torch.allclose(fixed(own), before, atol=1e-5)
+    assert torch.allclose(fixed(other), free(other), atol=1e-5)
+    set_blend(fixed, 1.0)
+    assert castle(fixed)(other).shape == (2, 3)
+    unconvert(fixed)
+    assert torch.equal(fixed(own), before)
+    with pytest.raises(AssertionError, match="doesn't match model"):
+        fixed(other)

@@ -66,7 +66,7 @@ def test_it_looks_at_pictures(castled_folder, root, tmp_path, capsys):
 
 
 def test_it_is_exported_with_both_outputs(castled_folder, tmp_path):
-    from castling.export import open_export, read_metadata
+    from castling.exporting import open_export, read_metadata
 
     out = tmp_path / "model.onnx"
     assert main(["export", str(castled_folder), "--out", str(out)]) == 0
@@ -78,7 +78,7 @@ def test_it_is_exported_with_both_outputs(castled_folder, tmp_path):
 
 
 def test_a_finished_file_has_the_boxes_that_are_left(castled_folder, tmp_path, capsys):
-    from castling.export import open_export, read_metadata
+    from castling.exporting import open_export, read_metadata
 
     out = tmp_path / "model.pt2"
     command = ["export", str(castled_folder), "--format", "torch_export", "--static", "--finished", "--out", str(out)]

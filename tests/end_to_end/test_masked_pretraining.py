@@ -70,7 +70,7 @@ def test_it_draws_what_is_hidden(castled_folder, root, tmp_path, capsys):
 
 @pytest.mark.parametrize("format_name", ["onnx", "openvino", "torch_export"])
 def test_its_features_are_exported(castled_folder, tmp_path, format_name):
-    from castling.export import open_export, read_metadata
+    from castling.exporting import open_export, read_metadata
 
     out = tmp_path / {"onnx": "model.onnx", "openvino": "model.xml", "torch_export": "model.pt2"}[format_name]
     pytest.importorskip({"onnx": "onnxruntime", "openvino": "openvino", "torch_export": "torch"}[format_name])

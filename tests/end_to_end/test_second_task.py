@@ -155,7 +155,7 @@ def test_it_looks_at_pictures(castled_folder, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 def test_it_is_exported_with_both_outputs(castled_folder, tmp_path, suffix):
-    from castling.export import open_export, read_metadata
+    from castling.exporting import open_export, read_metadata
     from castling.measure.trees import named_leaves
 
     if suffix == "onnx":

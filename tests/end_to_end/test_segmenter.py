@@ -58,7 +58,7 @@ def test_it_looks_at_pictures(castled_folder, root, tmp_path, capsys):
 
 
 def test_it_is_exported_for_any_size(castled_folder, tmp_path):
-    from castling.export import open_export, read_metadata
+    from castling.exporting import open_export, read_metadata
 
     pytest.importorskip("onnxruntime")
     out = tmp_path / "model.onnx"

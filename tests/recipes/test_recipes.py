@@ -42,7 +42,7 @@ def test_builds_its_model(name):
     """At full size, but without memory for its weights."""
     recipe = load_recipe(name)
     with torch.device("meta"):
-        model = recipe.make_task({"labels": list("0123456789")}).build_network()
+        model = recipe.make_task({"labels": list("0123456789"), "category_ids": list(range(10))}).build_network()
     if recipe.settings.model.name.startswith("castling_"):
         kernels = {recipe.settings.model.kernel, getattr(recipe.settings.model.attention, "kernel", None)}
         assert is_castled(model) == ("softmax" in kernels)

@@ -82,8 +82,11 @@ def test_a_line_that_is_cut_short_is_left_out_at_the_end_only(tmp_path):
     ("line", "message"),
     [
         ('{"kind": "note"}', "of the kind 'step' or 'eval'; got 'note'"),
-        ('{"kind": "step", "step": 1}', "missing 4 required positional arguments"),
-        ('{"kind": "eval", "step": 1, "epoch": 1.0}', "'model'"),
+        ('{"kind": "step", "step": 1}', "lacks 'num_steps'"),
+        ('{"kind": "eval", "step": 1, "epoch": 1.0}', "metrics must be a list"),
+        ('{"kind": "eval", "step": 1, "epoch": 1.0, "metrics": []}', "lacks 'model'"),
+        ('{"kind": "eval", "step": [1], "epoch": 1.0, "metrics": [], "model": {}, "castled": null}', "step must be a"),
+        ("[" * 5000, "nested too deeply"),
     ],
 )
 def test_a_line_of_another_kind_is_named(tmp_path, line, message):

@@ -160,3 +160,8 @@ def test_seeded_leaves_the_generators_of_devices_alone(monkeypatch):
     with seeded(1):
         pass
     assert touched == []
+
+
+def test_empty_batches_are_refused():
+    with pytest.raises(ValueError, match="batch_size must be at least 1; got 0"):
+        EpochBatches(6, 0)

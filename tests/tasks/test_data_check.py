@@ -109,7 +109,7 @@ def test_faults_of_class_folders_are_found(classes):
     (classes / "train" / "cat" / "2.png").write_text("no picture")
     found = {(one.split, one.kind): one for one in check_data(classes, "auto", data_forms()).findings}
     assert found["val", "classes that train lacks"].first == ["fox"]
-    assert found["train", "class folders without pictures"].first == ["owl"]
+    assert found["train", "classes without pictures"].first == ["owl"]
     assert found["train and val", "pictures in both"].first == ["train/dog/1.png = val/cat/0.png"]
     assert found["train", "pictures that cannot be read"].first[0].startswith("train/cat/2.png")
     with pytest.raises(ValueError, match="'folder' has no settings; got mean"):

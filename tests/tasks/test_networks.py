@@ -367,3 +367,17 @@ def test_weights_are_read_for_whoever_asks(vit, tmp_path):
 
 def test_networks_of_the_registry_have_no_facts():
     assert network_facts(NetworkConfig(NAME)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"depth": 0}, r"options\.depth must be at least 1; got 0"),
+        ({"num_heads": [2, 0]}, r"options\.num_heads must be at least 1; got \[2, 0\]"),
+        ({"patch_size": 0}, r"options\.patch_size must be at least 1; got 0"),
+        ({"drop_path_rate": 2}, r"options\.drop_path_rate must lie in \[0, 1\); got 2"),
+    ],
+)
+def test_options_outside_their_range_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        NetworkConfig("castling_deit_tiny_patch16_224", options=options)

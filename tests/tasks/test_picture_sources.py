@@ -140,6 +140,20 @@ def test_empty_class_folder_is_warned_about(folder, caplog):
     assert "cat" not in caplog.records[0].getMessage().rpartition(":")[2]
 
 
+def test_class_without_validation_pictures_is_warned_about(folder, caplog):
+    with caplog.at_level(logging.WARNING):
+        open_source("folder", "val", folder)
+    assert f"no pictures in {folder}/val of these classes, 1 of 2: cat" in caplog.text
+
+
+def test_classes_that_differ_in_capitals_are_warned_about(folder, caplog):
+    save_picture(folder / "train/Dog/e.jpg")
+    with caplog.at_level(logging.WARNING):
+        source = open_source("folder", "train", folder)
+    assert source.labels == ["Dog", "cat", "dog"]
+    assert "differ in capital letters alone: Dog, dog" in caplog.text
+
+
 def test_val_class_that_train_lacks_is_an_error(folder):
     save_picture(folder / "val/emu/e.jpg")
     with pytest.raises(ValueError, match=rf"{folder}/val has classes that {folder}/train lacks: emu; there: cat, dog"):

@@ -335,3 +335,21 @@ def test_files_that_do_not_end_as_pictures_do_are_passed_over(tmp_path):
     (tmp_path / "notes.txt").write_text("no picture")
     assert sorted(pictures_in(tmp_path, tmp_path)) == ["./a.jpg", "deep/b.PNG", "deep/f.gif"]
     assert sorted(pictures_in(tmp_path / "deep", tmp_path)) == ["deep/b.PNG", "deep/f.gif"]
+
+
+def test_a_batch_is_its_examples_and_leaves_the_generators_alone():
+    pictures, keys = training(album(1), seed=3, vary=EVERYTHING), [Key(2, 0), Key(2, 1), Key(2, 4, 1)]
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    batch = pictures.__getitems__(keys)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    for example, key in zip(batch, keys, strict=True):
+        alone = pictures[key]
+        assert torch.equal(example["image"], alone["image"])
+        assert (example["index"], example["unreadable"]) == (alone["index"], alone["unreadable"])
+
+
+def test_a_transform_that_fails_leaves_the_generators_alone():
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    with pytest.raises(OSError, match="a mistake in a transform"):
+        Pictures(album(), Shown(mistaken), seed=1).__getitems__([Key(0, 0)])
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before

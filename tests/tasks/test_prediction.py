@@ -245,16 +245,6 @@ def test_folder_without_pictures_is_named(predictor, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "picture",
-    [3, None, np.zeros(5, np.uint8), torch.zeros(1, 1, 4, 4), np.zeros((4, 4), np.int64)],
-    ids=["number", "None", "one axis", "four axes", "64-bit"],
-)
-def test_other_kinds_of_input_are_refused(predictor, picture):
-    with pytest.raises(ValueError, match="expected a path, a PIL image, an array"):
-        predictor([picture])
-
-
-@pytest.mark.parametrize(
     "picture", [255.0 * np.ones((4, 4), np.float32), -0.5 * torch.ones(1, 4, 4)], ids=["255", "-0.5"]
 )
 def test_floats_outside_their_range_are_refused(predictor, picture):
@@ -293,3 +283,32 @@ def test_caption_stands_below_the_picture_and_fits():
     left = (one.width - 20) // 2
     assert one.crop((left, 0, left + 20, 10)).tobytes() == picture.convert("RGB").tobytes()
     assert np.asarray(one)[10:].min() < 128  # something is written there
+
+
+def test_bytes_batches_and_generators_are_pictures(predictor, tmp_path):
+    grey = np.stack([pixels(seed) for seed in range(3)])  # (N, H, W)
+    expected = [found.values for found in predictor(list(grey))]
+    Image.fromarray(grey[1]).save(tmp_path / "one.png")
+    assert predictor((tmp_path / "one.png").read_bytes())[0].values == pytest.approx(expected[1], abs=1e-6)
+    assert [found.values for found in predictor(picture for picture in grey)] == expected
+    assert [found.values for found in predictor(torch.from_numpy(grey)[:, None])] == expected  # (N, C, H, W)
+    assert [found.values for found in predictor(grey[..., None])] == expected  # (N, H, W, C)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "expected a path, .*; got None"),
+        (3, "expected a path, .*; got 3"),
+        ([None], "expected a path, .*; got None"),
+        ([np.zeros(5, np.uint8)], r"got one of the shape \(5,\) and type uint8"),
+        ([torch.zeros(1, 1, 4, 4)], r"got one of the shape \(1, 1, 4, 4\) and type torch.float32"),
+        (np.zeros((0, 4), np.uint8), r"a picture needs pixels; got one of the shape \(0, 4\)"),
+        (np.zeros((4, 4), np.int32), r"got one of the shape \(4, 4\) and type int32"),
+        (torch.zeros(2, 1, 1, 4, 4), r"got one of the shape \(2, 1, 1, 4, 4\) and type torch.float32"),
+        (b"no picture", "cannot identify image file"),
+    ],
+)
+def test_what_is_no_picture_is_said(predictor, given, said):
+    with pytest.raises((ValueError, OSError), match=said):
+        predictor(given)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import create_transform
 
 from castling.tasks.batches import seeded
 from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, train_transform
@@ -89,7 +90,58 @@ def test_picture_settings_are_checked(options, message):
         PictureConfig(**options)
 
 
-@pytest.mark.parametrize("name", ["flip", "color_jitter", "erasing"])
-def test_variation_settings_are_checked(name):
-    with pytest.raises(ValueError, match=f"{name}.* must be at least 0"):
-        VariationConfig(**{name: -0.1})
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"flip": 2.0}, "flip is a probability from 0 to 1; got 2.0"),
+        ({"erasing": -0.1}, "erasing is a probability from 0 to 1; got -0.1"),
+        ({"color_jitter": -1.0}, "color_jitter must be at least 0; got -1.0"),
+        ({"crop_scale": (1.0, 0.5)}, r"crop_scale must rise within \(0, 1\]"),
+        ({"crop_scale": (0.0, 0.5)}, r"crop_scale must rise within \(0, 1\]"),
+        ({"crop_scale": (0.5, 2.0)}, r"crop_scale must rise within \(0, 1\]"),
+        ({"crop_ratio": (2.0, 1.0)}, "crop_ratio must rise from above 0"),
+        ({"auto_augment": "foo"}, "auto_augment must be a policy of timm's, .*; got 'foo'"),
+        ({"auto_augment": "rand-q9"}, "auto_augment must be a policy of timm's, .*; got 'rand-q9'"),
+    ],
+)
+def test_variation_outside_its_range_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        VariationConfig(**options)
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0])
+def test_std_is_above_zero(std):
+    with pytest.raises(ValueError, match="std must be above 0"):
+        PictureConfig(channels=1, mean=(0.5,), std=(std,))
+
+
+@pytest.mark.parametrize("policy", ["rand-m10-inc1", "v0"])
+def test_policies_at_their_strongest_take_every_picture(policy):
+    # They ask for shades of no bits now and then, which Pillow 13 refuses.
+    transform = train_transform(PictureConfig(image_size=8), VariationConfig(auto_augment=policy))
+    picture = Image.new("RGB", (8, 8), (200, 100, 50))
+    for number in range(300):
+        with seeded(number):
+            assert transform(picture).isfinite().all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("varied", [False, True])
+def test_pictures_are_timms_to_the_last_bit(channels, varied):
+    data = PictureConfig(
+        channels=channels, image_size=9, mean=(0.3, 0.4, 0.5)[:channels], std=(0.1, 0.2, 0.3)[:channels]
+    )
+    size = (channels, 9, 9)
+    shared = {"mean": data.mean, "std": data.std, "interpolation": data.interpolation}
+    if varied:
+        policy = "rand-m9-mstd0.5-inc1"
+        ours = train_transform(data, VariationConfig(erasing=0.5))
+        theirs = create_transform(size, is_training=True, auto_augment=policy, re_prob=0.5, re_mode="pixel", **shared)
+    else:
+        ours, theirs = eval_transform(data), create_transform(size, crop_pct=data.crop_share, **shared)
+    for number in range(20):
+        picture, images = noise(number, (14, 11), channels), []
+        for transform in (ours, theirs):
+            with seeded(number):
+                images.append(transform(picture))
+        assert torch.equal(*images)

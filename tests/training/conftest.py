@@ -44,15 +44,26 @@ MICRO = {
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory):
     """96 digits to train on and 32 to evaluate, as files of MNIST's form: three steps an epoch."""
-    folder = tmp_path_factory.mktemp("few_digits")
+    return write_few_digits(tmp_path_factory.mktemp("few_digits"), 96)
+
+
+def write_few_digits(folder, num_train):
     digits = load_digits()
     pictures, labels = (digits.images[:128] * 15.9).astype(np.uint8), digits.target[:128].astype(np.uint8)
-    for prefix, chosen in (("train", slice(0, 96)), ("t10k", slice(96, 128))):
+    for prefix, chosen in (("train", slice(0, num_train)), ("t10k", slice(96, 128))):
         header = struct.pack(">HBB3I", 0, 8, 3, len(pictures[chosen]), 8, 8)
         (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + pictures[chosen].tobytes())
         header = struct.pack(">HBBI", 0, 8, 1, len(labels[chosen]))
         (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(header + labels[chosen].tobytes())
     return folder
+
+
+@pytest.fixture
+def fewer_digits(tmp_path):
+    """One digit less than `few_digits` has to train on."""
+    folder = tmp_path / "fewer_digits"
+    folder.mkdir()
+    return write_few_digits(folder, 95)
 
 
 class Micro:

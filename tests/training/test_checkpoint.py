@@ -3,6 +3,7 @@
 import contextlib
 import json
 import resource
+import shutil
 
 import pytest
 import torch
@@ -91,3 +92,36 @@ def test_a_damaged_manifest_is_said(tmp_path):
     (folder / "manifest.json").write_bytes(b"{")
     with pytest.raises(ValueError, match="is damaged"):
         load_checkpoint(folder)
+
+
+def test_a_later_checkpoint_that_was_passed_over_does_not_count_as_one_to_go_back_to(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, checkpoint(step))
+    (tmp_path / "step-000000003" / "manifest.json").unlink()
+    assert load_last(tmp_path).step == 2
+    (tmp_path / "step-000000002").rename(tmp_path / "step-000000001")
+    save_checkpoint(tmp_path, checkpoint(2))
+    assert [folder.name[-1] for folder in checkpoint_folders(tmp_path)] == ["1", "2"]
+
+
+def test_whoever_is_killed_while_a_checkpoint_is_replaced_leaves_no_half_of_one(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, checkpoint(0))
+    rmtree, names = shutil.rmtree, []
+
+    def killed(folder, **options):
+        if folder.exists():
+            names.append(folder.name)
+            raise KeyboardInterrupt
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, checkpoint(0))
+    assert names[0].startswith(".")
+    assert load_last(tmp_path) is None  # begun anew, rather than refused for a checkpoint that is not whole
+
+
+def test_no_folder_is_made_where_the_disk_of_a_run_is_away(tmp_path):
+    with pytest.raises(OSError, match=r"cannot save .*No such file or directory"):
+        save_checkpoint(tmp_path / "run" / "checkpoints", checkpoint(1))
+    assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """Failures: numbers that are not finite, disks that are full, pictures that cannot be read."""
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from PIL import Image
 from castling.cli.main import main
 from castling.measure.metric import Metric
 from castling.tasks.classification.task import Classification
+from castling.tasks.picture_sources import FolderSource
 from castling.tasks.task import Losses
 from castling.training import RunFolder, TrainingFailed, load_recipe, loop, train
 from castling.training.checkpoint import load_last, save_checkpoint
@@ -240,3 +242,54 @@ def test_outputs_that_are_not_finite_send_a_run_back(micro, tmp_path, monkeypatc
 
     monkeypatch.setattr(loop, "evaluate", not_finite_at_first)
     assert train(micro("training.max_steps=2"), tmp_path / "run")["rollbacks"] == 1
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("away", ["data", "data/train/cat"])
+def test_pictures_that_are_away_end_the_run_and_it_goes_on_bit_equal_when_they_are_back(
+    micro, pictures, tmp_path, workers, away
+):
+    recipe = folder_recipe(micro, pictures, f"training.workers={workers}")
+    train(recipe, tmp_path / "calm")
+
+    def take_away(record):
+        if record.step == 4 and (tmp_path / away).exists():
+            (tmp_path / away).rename(tmp_path / "away")
+
+    with pytest.raises(OSError, match=r"^the pictures cannot be read any more: .*No such file.*jpg'$"):
+        train(recipe, tmp_path / "run", watch=take_away)
+    with pytest.raises((OSError, ValueError), match=r"no folder|one only: dog"):
+        train(recipe, tmp_path / "run", resume=True)
+    (tmp_path / "away").rename(tmp_path / away)
+    train(recipe, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "quarantine.jsonl").exists()
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (tmp_path / "calm" / "log.jsonl").read_bytes()
+
+
+def test_a_single_missing_picture_gives_way_to_the_next(micro, pictures, tmp_path):
+    def remove(record):
+        (pictures / "train" / "cat" / "3.jpg").unlink(missing_ok=True)
+
+    recipe = folder_recipe(micro, pictures, "training.max_unreadable=0.1", "training.epochs=3")
+    assert train(recipe, tmp_path / "run", watch=remove)["quarantined"] == 1
+
+
+def test_a_picture_that_the_system_fails_to_read_once_is_read_again(micro, pictures, tmp_path, monkeypatch):
+    read, failed = FolderSource.read, []
+
+    def fail_once(self, index):
+        if len(failed) < 5 and index not in failed:
+            failed.append(index)
+            raise OSError(errno.EIO, "Input/output error", str(pictures / self.name(index)))
+        return read(self, index)
+
+    monkeypatch.setattr(FolderSource, "read", fail_once)
+    assert train(folder_recipe(micro, pictures), tmp_path / "run")["quarantined"] == 0
+    assert len(failed) == 5
+
+
+def test_data_of_another_size_is_not_gone_on_with(micro, pictures, tmp_path):
+    train(folder_recipe(micro, pictures, "training.max_steps=1"), tmp_path / "run")
+    (pictures / "train" / "cat" / "3.jpg").unlink()
+    with pytest.raises(ValueError, match=r"was trained on 40 pictures and evaluated on 10; now there are 39 and 10"):
+        train(folder_recipe(micro, pictures), tmp_path / "run", resume=True)

@@ -1,6 +1,15 @@
 """Adapters: one small file for each family of hosts, and the list of them."""
 
-from castling.conversion.adapters import hf_vit, timm_beit, timm_levit, timm_mvitv2, timm_tinyvit, timm_vit, torch_mha
+from castling.conversion.adapters import (
+    hf_sam,
+    hf_vit,
+    timm_beit,
+    timm_levit,
+    timm_mvitv2,
+    timm_tinyvit,
+    timm_vit,
+    torch_mha,
+)
 from castling.conversion.adapters.adapter import Adapter, Site, refuse_masks
 
 ADAPTERS: list[Adapter] = [
@@ -10,6 +19,7 @@ ADAPTERS: list[Adapter] = [
     timm_beit.ADAPTER,
     timm_mvitv2.ADAPTER,
     hf_vit.ADAPTER,
+    hf_sam.ADAPTER,
     torch_mha.ADAPTER,
 ]
 

@@ -1,4 +1,4 @@
-"""Hugging Face's ViT, DeiT and DINOv2 (with registers too), whose attentions are alike but for their names.
+"""Hugging Face's ViT, DeiT, DINOv2 (with registers too) and CLIP's vision tower: attentions alike but for their names.
 
 Up to transformers 5.8 the projections lie in two parts of the attention. DINOv3 is recognised in order to be refused by
 name.
@@ -22,6 +22,7 @@ HOSTS = (
     "transformers.models.dinov2.modeling_dinov2:Dinov2Attention",
     "transformers.models.dinov2_with_registers.modeling_dinov2_with_registers:Dinov2WithRegistersAttention",
 )
+CLIP = "transformers.models.clip.modeling_clip:CLIPAttention"
 ROTARY = ("transformers.models.dinov3_vit.modeling_dinov3_vit:DINOv3ViTAttention",)
 
 
@@ -44,12 +45,27 @@ class HfVitAttention(ConvertedAttention):
         _refuse_call(attention_mask=attention_mask, **kwargs)
         layers = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (layer(hidden_states).unflatten(-1, (self.num_heads, -1)) for layer in layers)  # (B, N, H, D) each
-        return self.o_proj(self.attend(q, k, v).flatten(2)), None
+        return self.output_projection(self.attend(q, k, v).flatten(2)), None
 
     @property
-    def output_projection(self) -> nn.Linear | None:
+    def output_projection(self) -> nn.Linear:
         """Always there."""
         return self.o_proj
+
+
+class HfClipAttention(HfVitAttention):
+    """In place of `CLIPAttention` in a vision tower."""
+
+    out_proj: nn.Linear
+
+    def __init__(self, host: Any, config: AttentionConfig, num_prefix_tokens: int) -> None:
+        ConvertedAttention.__init__(self, host, host.num_heads, config, num_prefix_tokens, host.dropout)
+        self.head_dim = host.head_dim
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        """Always there."""
+        return self.out_proj
 
 
 class HfNestedAttention(ConvertedAttention):
@@ -87,14 +103,17 @@ def _refuse_call(output_attentions: bool = False, **arguments: Any) -> None:
 
 
 def _build(site: Site, config: AttentionConfig) -> ConvertedAttention:
-    kind = HfVitAttention if hasattr(site.module, "q_proj") else HfNestedAttention
+    kind: type[HfVitAttention | HfNestedAttention] = HfNestedAttention
+    if hasattr(site.module, "q_proj"):
+        kind = HfClipAttention if hasattr(site.module, "out_proj") else HfVitAttention
     return kind(site.module, config, _prefix_tokens(site))
 
 
 def _prefix_tokens(site: Site) -> int:
     embeddings = getattr(site.within("embeddings"), "embeddings", None)
     tokens = [getattr(embeddings, name, None) for name in ("cls_token", "distillation_token", "register_tokens")]
-    return sum(token.shape[1] for token in tokens if token is not None)
+    of_clip = int(getattr(embeddings, "class_embedding", None) is not None)
+    return of_clip + sum(token.shape[1] for token in tokens if token is not None)
 
 
 def _patch_embed(site: Site) -> nn.Module | None:
@@ -108,14 +127,16 @@ def _refuses(site: Site, config: AttentionConfig) -> str | None:
         return "rotary position: it acts on the logits, which linear attention does not have"
     if "output_attentions" in inspect.signature(type(site.module).forward).parameters:
         return "the attention of transformers before 4.57, which gives its maps as well; update transformers"
+    if hasattr(getattr(site.within("embeddings"), "embeddings", None), "token_embedding"):
+        return "attention among words: it is masked, and short"
     if getattr(site.module, "is_causal", False):
         return "causal attention"
     return None
 
 
 ADAPTER = Adapter(
-    family="Hugging Face ViT, DeiT, DINOv2",
-    hosts=(*HOSTS, *ROTARY),
+    family="Hugging Face ViT, DeiT, DINOv2, CLIP",
+    hosts=(*HOSTS, CLIP, *ROTARY),
     build=_build,
     refuses=_refuses,
     grid_source=_patch_embed,

@@ -18,8 +18,8 @@ class DataConfig(PictureConfig):
     """Where pictures come from; what the network sees of them is that of every task.
 
     Args:
-        source: `digits` (embedded), `folder` (ImageNet's layout), `idx` (MNIST, Fashion-MNIST), `cifar` or
-            `huggingface`.
+        source: `digits` (embedded), `folder` (ImageNet's layout), `shards` (tar archives: WebDataset's, or
+            ImageNet's own), `idx` (MNIST, Fashion-MNIST), `cifar` or `huggingface`.
         root: folder of the files.
         name: name of a Hugging Face dataset, or a folder that one was saved to.
         image_column: the column of pictures in a Hugging Face dataset.
@@ -77,8 +77,12 @@ class Labelled:
 
 
 def make_source(data: DataConfig, split: str) -> LabelledSource:
-    """The pictures of a split."""
-    return open_source(
+    """The pictures of a split.
+
+    Raises:
+        ValueError: if they are of one class only.
+    """
+    source = open_source(
         data.source,
         split,
         data.root,
@@ -86,3 +90,6 @@ def make_source(data: DataConfig, split: str) -> LabelledSource:
         image_column=data.image_column,
         label_column=data.label_column,
     )
+    if len(source.labels) < 2:
+        raise ValueError(f"a classifier needs two classes or more; there is one only: {', '.join(source.labels)}")
+    return source

@@ -14,10 +14,14 @@ from typing import Literal, Protocol
 import timm
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from timm.models import load_checkpoint
 from torch import Tensor, nn
+
+from castling.measure.plain_json import parse_json
+from castling.plain_values import plain_value
+from castling.sentences import one_line
+from castling.tensor_files import parse_safetensors, refuse_packed
 
 LOGITS, NAMES = "logits.safetensors", "names.json"
 
@@ -139,10 +143,13 @@ def make_teacher(
     if not Path(config.weights).is_file():
         raise ValueError(f"distillation.weights: there is no file {config.weights}")
     model = timm.create_model(config.model, num_classes=num_classes, in_chans=channels)
+    refuse_packed(Path(config.weights), config.weights)
     try:
         load_checkpoint(model, config.weights, device="cpu", weights_only=True)
     except Exception as error:  # each format of weights raises its own
-        raise ValueError(f"the teacher's weights {config.weights} do not fit {config.model}: {error}") from error
+        raise ValueError(
+            f"the teacher's weights {config.weights} do not fit {config.model}: {one_line(error)}"
+        ) from error
     return ModelTeacher(model, mean, std)
 
 
@@ -162,9 +169,12 @@ def read_logits(folder: Path) -> tuple[Tensor, list[str]]:
     if not (folder / LOGITS).is_file() or not (folder / NAMES).is_file():
         raise ValueError(f"{folder} holds no logits: expected {LOGITS} and {NAMES}")
     try:
-        logits, names = load_file(folder / LOGITS)["logits"], json.loads((folder / NAMES).read_text())
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        logits = parse_safetensors((folder / LOGITS).read_bytes(), LOGITS).get("logits")
+        names = plain_value(parse_json((folder / NAMES).read_bytes(), NAMES), list[str], NAMES)
+    except ValueError as error:
         raise ValueError(f"the logits in {folder} are damaged: {error}") from error
+    if logits is None or logits.ndim != 2 or not logits.is_floating_point():
+        raise ValueError(f"the logits in {folder} are damaged: {LOGITS} has no numbers 'logits' (examples, classes)")
     if len(logits) != len(names):
         raise ValueError(f"{folder} has {len(logits)} logits for {len(names)} names")
     return logits, names

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from timm.data import Mixup
@@ -70,6 +70,7 @@ class Classification(Task):
 
     Config = ClassificationConfig
     PredictConfig = LabelOptions
+    FactTypes: ClassVar = {"labels": list[str]}
     config: ClassificationConfig
 
     def __init__(self, config: ClassificationConfig, facts: Facts | None = None) -> None:

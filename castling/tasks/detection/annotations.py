@@ -18,10 +18,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from castling.sentences import one_line
+from castling.sentences import shown as shown_value
 from castling.tasks.pictures import read_picture
 
 NAMED = 5  # so many bad boxes are named; all are counted
 THIN = 0.01  # pixels: what is thinner is a slip of rounding, and no box
+SENTENCE = 1000  # characters of what is said of a file
 SLACK = 1.0  # pixels by which a box may leave its picture: formats round, and count from 0 or from 1
 
 logger = logging.getLogger(__name__)
@@ -167,7 +170,8 @@ class Annotations:
         wanted = tuple(map(int, self.sizes[index]))
         picture = read_picture(self.root / self.name(index), wanted)
         if min(wanted) > 0 and picture.size != wanted:
-            raise ValueError(f"the picture has {shown(picture.size)} pixels, its annotation says {shown(wanted)}")
+            found, said = shown(picture.size), shown(wanted)
+            raise ValueError(f"{self.root / self.name(index)} has {found} pixels, its annotation says {said}")
         return picture, self.objects(index)
 
 
@@ -223,11 +227,12 @@ def usable(written: Written) -> Annotations:
     """
     if written.broken:
         more = f" (and {len(written.broken) - 1} more)" if written.broken[1:] else ""
-        raise ValueError(f"{written.broken[0]}{more}")
+        raise ValueError(f"{one_line(written.broken[0], SENTENCE)}{more}")
     unknown = next((box for box in written.boxes if box.category not in written.classes), None)
     if unknown is not None:
         legal = ", ".join(map(repr, written.classes)) or "none"
-        raise ValueError(f"{written.place(unknown)}: unknown class {unknown.category!r}; legal: {legal}")
+        said = f"{written.place(unknown)}: unknown class {shown_value(unknown.category)}; legal: {legal}"
+        raise ValueError(one_line(said, SENTENCE))
     if not written.names:
         raise ValueError(f"no pictures listed for {written.folder}")
     boxes, limits = written.corners(), written.limits()
@@ -240,7 +245,8 @@ def usable(written: Written) -> Annotations:
     dropped = {reason: those for reason, those in dropped.items() if those.total}
     for reason, those in dropped.items():
         words = "cut at the border of the picture" if reason == "cut" else f"left out, {reason}"
-        logger.warning("%s: %d annotations %s, first %s", written.folder, those.total, words, ", ".join(those.first))
+        names = one_line(", ".join(those.first))
+        logger.warning("%s: %d annotations %s, first %s", written.folder, those.total, words, names)
     if len(boxes) and not kept.any():
         reasons = ", ".join(f"{those.total} {reason}" for reason, those in dropped.items())
         raise ValueError(f"{written.folder}: none of {len(boxes)} boxes can be used: {reasons}")

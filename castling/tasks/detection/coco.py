@@ -6,13 +6,17 @@ Categories may have any numbers, with gaps; pictures may have no boxes.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+from castling.sentences import one_line, shown
 from castling.tasks.detection.annotations import Box, Written
 from castling.tasks.pictures import pictures_in
 
+MOST = 2**53  # of a whole number that json and arrays agree on
+LONGEST_PART = 255  # bytes of a name of a file or folder
 LAYOUT = "annotations/instances_{split}*.json (or one *{split}*.json) with {split}2017/ or {split}/"
 
 
@@ -55,7 +59,7 @@ def read_coco(file: Path, folder: Path) -> Written:
             lacking = [key for key in keys if entry.get(key) is None] if isinstance(entry, dict) else list(keys)
             if lacking:
                 broken.append(
-                    f"{file}: entry {place} of {what!r} lacks {', '.join(map(repr, lacking))}: {_short(entry)}"
+                    f"{file}: entry {place} of {what!r} lacks {', '.join(map(repr, lacking))}: {shown(entry)}"
                 )
             else:
                 yield place, entry
@@ -65,7 +69,7 @@ def read_coco(file: Path, folder: Path) -> Written:
         number = _whole(entry["id"])
         if number is None or number in classes:
             broken.append(
-                f"{file}: category id {entry['id']!r} is {'no whole number' if number is None else 'there twice'}"
+                f"{file}: category id {shown(entry['id'])} is {'no whole number' if number is None else 'there twice'}"
             )
         else:
             classes[number] = str(entry["name"])
@@ -74,23 +78,27 @@ def read_coco(file: Path, folder: Path) -> Written:
     owners: dict[str, int] = {}  # by the text of the id, which some tools write as one
     for _, entry in entries("images", "id", "file_name"):
         if str(entry["id"]) in owners:
-            broken.append(f"{file}: picture id {entry['id']!r} is there twice, as {entry['file_name']!r}")
+            broken.append(f"{file}: picture id {shown(entry['id'])} is there twice, as {shown(entry['file_name'])}")
+            continue
+        if not _is_name(str(entry["file_name"])):
+            broken.append(f"{file}: no file can have the name {shown(entry['file_name'])}")
             continue
         place = owners[str(entry["id"])] = len(owners)
         written.names.append(str(entry["file_name"]))
         written.sizes.append((_whole(entry.get("width")) or 0, _whole(entry.get("height")) or 0))
-        written.ids.append(entry["id"] if isinstance(entry["id"], int) else place)
+        number = _whole(entry["id"])
+        written.ids.append(place if number is None else number)
         written.files.append(file)
     for place, entry in entries("annotations", "image_id", "category_id", "bbox"):
         mark = _whole(entry.get("id"))
         where = f"{file}: annotation {place if mark is None else mark}"
         owner, category = owners.get(str(entry["image_id"])), _whole(entry["category_id"])
         if not _is_box(entry["bbox"]):
-            broken.append(f"{where}: a box is four numbers, x y width height; got {_short(entry['bbox'])}")
+            broken.append(f"{where}: a box is four numbers, x y width height; got {shown(entry['bbox'])}")
         elif category is None:
-            broken.append(f"{where}: category_id must be a whole number; got {_short(entry['category_id'])}")
+            broken.append(f"{where}: category_id must be a whole number; got {shown(entry['category_id'])}")
         elif owner is None:
-            written.strays.append(f"{where} of picture {entry['image_id']!r}")
+            written.strays.append(f"{where} of picture {shown(entry['image_id'])}")
         else:
             x, y, width, height = map(float, entry["bbox"])
             corners = (x, y, x + width, y + height)
@@ -110,12 +118,12 @@ def _load(file: Path) -> dict[str, Any]:
         raise ValueError(
             f"{file} is no json: {error.msg} in {where}; mend that line or export the file again"
         ) from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file} is no json: {error}; export the file again") from error
+    except (ValueError, RecursionError) as error:  # no text, or a number of too many digits
+        raise ValueError(f"{file} is no json: {one_line(error)}; export the file again") from error
     wanted = ("images", "categories", "annotations")
     missing = [key for key in wanted if not isinstance(content.get(key), list)] if isinstance(content, dict) else wanted
     if missing:
-        has = ", ".join(map(repr, content)) if isinstance(content, dict) else type(content).__name__
+        has = one_line(", ".join(map(repr, content))) if isinstance(content, dict) else type(content).__name__
         raise ValueError(
             f"{file} is no COCO file: it lacks the lists {', '.join(map(repr, missing))}; it has {has or 'nothing'}"
         )
@@ -124,14 +132,21 @@ def _load(file: Path) -> dict[str, Any]:
 
 def _whole(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST else None
 
 
 def _is_box(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(type(number) in (int, float) for number in value)
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(type(number) is float or (type(number) is int and abs(number) < MOST) for number in value)
+    )
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _is_name(text: str) -> bool:
+    """Whether a file can be called so."""
+    try:
+        return "\0" not in text and all(len(os.fsencode(part)) <= LONGEST_PART for part in text.split("/"))
+    except UnicodeEncodeError:
+        return False

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from castling.config import check_choice
+from castling.sentences import one_line
 from castling.tasks.detection import coco, voc, yolo
 from castling.tasks.detection.annotations import Annotations, Written, usable
 
@@ -92,7 +93,7 @@ def open_split(data: DetectionData, split: str) -> Annotations:
     first = [annotations.root / annotations.name(index) for index in range(min(len(annotations), LOOKED_AT))]
     if not any(path.is_file() for path in first):
         raise FileNotFoundError(
-            f"none of the pictures of {split} is there, first {first[0]}; say where by {split}_pictures"
+            f"none of the pictures of {split} is there, first {one_line(first[0])}; say where by {split}_pictures"
         )
     return annotations
 

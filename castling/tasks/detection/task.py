@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -78,6 +78,7 @@ class Detection(Task):
 
     Config = DetectionConfig
     PredictConfig = BoxOptions
+    FactTypes: ClassVar = {"labels": list[str], "category_ids": list[int]}
     config: DetectionConfig
 
     @classmethod

@@ -63,7 +63,7 @@ def read_voc(
     stems = _stems(annotations, split, names)
     written = Written(pictures, [], [], [], [], "object", {})
     for stem in stems:
-        file = annotations / f"{stem}.xml"
+        file = annotations / f"{stem.lstrip('/')}.xml"
         place = len(written.names)
         written.names.append(files[stem].name if stem in files else f"{stem}.jpg")
         written.files.append(file)
@@ -94,7 +94,7 @@ def _stems(annotations: Path, split: str, names: Path | None) -> list[str]:
 def _read_file(file: Path, owner: int, written: Written) -> tuple[int, int]:
     """Add the boxes of a file, or what is wrong with it; returns the picture's size."""
     try:
-        tree = ElementTree.parse(file).getroot()
+        tree = ElementTree.fromstring(file.read_bytes(), ElementTree.XMLParser(target=_Plain()))
     except ElementTree.ParseError as error:
         written.broken.append(f"{file} is no xml: {error}; mend that line or export the file again")
         return 0, 0
@@ -121,8 +121,16 @@ def _read_file(file: Path, owner: int, written: Written) -> tuple[int, int]:
     return width, height
 
 
+class _Plain(ElementTree.TreeBuilder):
+    """A tree without a DOCTYPE, whose entities could make a small file huge, or name other files."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("it has a DOCTYPE, which annotations do without")
+
+
 def _number(text: str | None) -> int:
     try:
-        return int(float(text or 0))
+        number = int(float(text or 0))
     except (ValueError, OverflowError):
         return 0
+    return number if 0 <= number < 2**31 else 0

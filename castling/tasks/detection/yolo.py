@@ -9,11 +9,10 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
+from castling.sentences import one_line, shown
 from castling.settings import read_yaml
 from castling.tasks.detection.annotations import Box, Written
-from castling.tasks.pictures import pictures_in, upright
+from castling.tasks.pictures import open_picture_file, pictures_in, upright
 
 LAYOUT = "data.yaml with names:, images/{split}/ and labels/{split}/"
 STAND_INS = {"train": ("train",), "val": ("val", "valid", "test"), "test": ("test",)}
@@ -37,7 +36,7 @@ def find_pictures(root: Path, split: str) -> Path | None:
     for name in STAND_INS[split]:
         value = values.get(name)
         if value is not None and (not isinstance(value, str) or value.endswith(".txt")):
-            raise ValueError(f"{file}: {name} must be one folder of pictures; got {value!r}")
+            raise ValueError(f"{file}: {name} must be one folder of pictures; got {shown(value)}")
         if value is not None:
             base = root / str(values.get("path") or ".")
             folders += [
@@ -46,7 +45,10 @@ def find_pictures(root: Path, split: str) -> Path | None:
                 root / value,
             ]  # some tools write one .. too many
         folders += [root / "images" / name, root / name / "images"]
-    return next((folder for folder in folders if folder.is_dir()), None)
+    try:
+        return next((folder for folder in folders if folder.is_dir()), None)
+    except OSError as error:  # a name that none can have
+        raise ValueError(f"{file}: {one_line(error.strerror)}") from error
 
 
 def labels_beside(pictures: Path) -> Path:
@@ -77,7 +79,7 @@ def read_names(root: Path) -> dict[Hashable, str]:
         return {number: str(name) for number, name in enumerate(names)}
     if isinstance(names, dict) and names and all(isinstance(number, int) for number in names):
         return {number: str(name) for number, name in sorted(names.items())}
-    raise ValueError(f"{file}: names must be a list, or a mapping from whole numbers to names; got {names!r}")
+    raise ValueError(f"{file}: names must be a list, or a mapping from whole numbers to names; got {shown(names)}")
 
 
 def read_yolo(labels: Path, pictures: Path, names: dict[Hashable, str]) -> Written:
@@ -107,18 +109,15 @@ def read_yolo(labels: Path, pictures: Path, names: dict[Hashable, str]) -> Writt
 
 
 def _load(file: Path) -> dict[str, Any]:
-    try:
-        return read_yaml(file.read_text(encoding="utf-8"), str(file))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text: {error}; write it again") from error
+    return read_yaml(file.read_bytes(), str(file))
 
 
 def _size(path: Path) -> tuple[int, int]:
     """Width and height from the head of a file; 0 where it is broken, which its reading will tell."""
     try:
-        with Image.open(path) as picture:
+        with open_picture_file(path) as picture:
             return upright(picture).size  # decodes those alone that are to be turned
-    except Exception:  # decoders raise whatever they like
+    except (OSError, ValueError):
         return 0, 0
 
 

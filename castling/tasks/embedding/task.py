@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,7 @@ class Embedding(Task):
 
     Config = EmbeddingConfig
     PredictConfig = VectorOptions
+    FactTypes: ClassVar = {"num_outputs": int}
     config: EmbeddingConfig
 
     @cached_property

@@ -9,11 +9,12 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from castling.tasks.picture_folders import open_folder
+from castling.tasks.picture_folders import folder_of, open_folder
 from castling.tasks.picture_sources import SourceName, open_source
 from castling.tasks.pictures import Source
 from castling.tasks.preparation import PictureConfig, VariationConfig
 from castling.tasks.pretraining.patches import Masked, draw_places, fixed_places
+from castling.tasks.shards.opening import open_shard_pictures
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class PretrainingData(PictureConfig):
     """Where pictures come from; labels are not looked at.
 
     Args:
-        source: `folder` (all pictures in it and below), `digits` (embedded), `idx` (MNIST, Fashion-MNIST), `cifar` or
-            `huggingface`.
+        source: `folder` (all pictures in it and below), `shards` (all of its tar archives), `digits` (embedded), `idx`
+            (MNIST, Fashion-MNIST), `cifar` or `huggingface`.
         root: folder of the files. One with `train` and `val` (or `validation`, or `test`) in it has these splits, of
             another a tenth of the pictures, chosen by their names, is kept for evaluation.
         name: name of a Hugging Face dataset, or a folder that one was saved to.
@@ -105,5 +106,7 @@ def open_pictures(data: PretrainingData, split: str) -> Numbered:
     """
     if data.source == "folder":
         return Numbered(open_folder(data.root, split))
+    if data.source == "shards":
+        return Numbered(open_shard_pictures(folder_of(data.root), split))
     columns = {"image_column": data.image_column, "label_column": data.label_column}
     return Numbered(open_source(data.source, split, data.root, name=data.name, **columns))

@@ -166,7 +166,7 @@ class Pretraining(Task):
     def deployment(self) -> Deployment:
         """One output, the features of all patches of a whole picture."""
         data = self.config.data
-        return Deployment(data.example(), data.preprocessing())
+        return Deployment(data.example(), data.preprocessing(), predicts=False)
 
     def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Exhibit]:
         """Validation pictures with their hidden parts drawn, spread over the split."""

@@ -5,11 +5,13 @@ One name is no class: pixels of `ignore` belong to none, are not trained on and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from castling.measure.plain_json import parse_json
+from castling.sentences import one_line, shown
 
 IGNORED = 255  # the label of pixels that are not trained on and not counted; as a value of masks it is ignored as well
 MOST_CLASSES = 254  # labels have 8 bits
@@ -47,7 +49,7 @@ class ClassTable:
                 raise ValueError(f"{len(self.names)} classes need as many {what}s; got {len(members)}")
             again = [member for place, member in enumerate(members) if member in members[:place]]
             if again:
-                raise ValueError(f"the {what} {again[0]!r} is there twice")
+                raise ValueError(f"the {what} {shown(again[0])} is there twice")
         if self.colors and not all(
             0 <= part <= 255 for color in (*self.colors, *self.ignored_colors) for part in color
         ):
@@ -138,20 +140,24 @@ def read_list(path: Path) -> ClassList:
     Raises:
         ValueError: for anything else, or colours that only some classes have.
     """
-    text = path.read_text(encoding="utf-8-sig")
     try:
-        pairs = _of_json(json.loads(text)) if path.suffix == ".json" else [_of_line(line) for line in _lines(text)]
-    except (ValueError, TypeError, KeyError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        pairs = (
+            _of_json(parse_json(text, "it")) if path.suffix == ".json" else [_of_line(line) for line in _lines(text)]
+        )
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(
             f'{path}: expected names of classes, such as ["sky", "road"], or each with a colour, such as '
-            f'{{"sky": [70, 130, 180]}}; {type(error).__name__}: {error}'
+            f'{{"sky": [70, 130, 180]}}; {type(error).__name__}: {one_line(error)}'
         ) from error
     if not pairs:
         raise ValueError(f"{path}: there is no class in it")
     colors = [color for _, color in pairs if color is not None]
     if colors and len(colors) < len(pairs):
         without = next(name for name, color in pairs if color is None)
-        raise ValueError(f"{path}: some classes have a colour, {without!r} has none")
+        raise ValueError(f"{path}: some classes have a colour, {shown(without)} has none")
+    if not all(0 <= part <= 255 for color in colors for part in color):
+        raise ValueError(f"{path}: colours have three numbers from 0 to 255")
     return ClassList(tuple(name for name, _ in pairs), tuple(colors) or None)
 
 
@@ -195,7 +201,7 @@ def _of_json(content: Any) -> list[tuple[str, Color | None]]:
         elif isinstance(entry, str):
             pairs.append((entry, None))
         else:
-            raise TypeError(f"{entry!r} is no name")
+            raise TypeError(f"{shown(entry)} is no name")
     return pairs
 
 

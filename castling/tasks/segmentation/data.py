@@ -172,7 +172,10 @@ def read_classes(data: SegmentationData) -> ClassTable:
             f"have the values {ranges(_first_values(data))}"
         )
     reduce_zero = form == "ade20k" and data.values is None if data.reduce_zero is None else data.reduce_zero
-    return make_table(listed, data.values, data.ignore, reduce_zero)
+    try:
+        return make_table(listed, data.values, data.ignore, reduce_zero)
+    except ValueError as error:
+        raise ValueError(f"the classes of {root}: {error}") from error
 
 
 def find_root(data: SegmentationData) -> Path:

@@ -153,7 +153,11 @@ def read_ade_list(path: Path) -> ClassList:
     Raises:
         ValueError: if it has no names.
     """
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: {error}") from error
+    rows = [line.split("\t") for line in lines if line.strip()]
     names = [row[-1].replace(";", ",").split(",")[0].strip() for row in rows if row[0].strip().isdecimal()]
     if not names:
         raise ValueError(f"{path}: expected a number and, behind tabs, a name on each line")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from castling.config import check_choice
 from castling.tasks.picture_check import spread
-from castling.tasks.pictures import WrongAnnotation, read_picture
+from castling.tasks.pictures import WrongAnnotation, open_picture_file, read_picture
 from castling.tasks.segmentation.classes import ClassTable
 from castling.tasks.segmentation.data import (
     SegmentationData,
@@ -70,7 +70,7 @@ class MaskPictures:
             OSError: if one of the two cannot be read.
         """
         mask = self.root / os.fsdecode(self.masks[index])
-        with Image.open(mask) as head:
+        with open_picture_file(mask) as head:
             picture = read_picture(self.root / self.name(index), head.size)
         return picture, read_labels(mask, self.table, picture.size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,7 @@ class Segmentation(Task):
 
     Config = SegmentationConfig
     PredictConfig = MaskOptions
+    FactTypes: ClassVar = {"labels": list[str], "palette": list[list[int]] | None}
     config: SegmentationConfig
 
     @classmethod

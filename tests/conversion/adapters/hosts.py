@@ -55,6 +55,29 @@ def hugging_face(name, **kwargs):
     return getattr(transformers, f"{name}Model")(config), images(32), 65
 
 
+def clip_tower():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return (
+        transformers.CLIPVisionModel(transformers.CLIPVisionConfig(image_size=32, patch_size=4, **sizes)),
+        images(32),
+        65,
+    )
+
+
+def sam_encoder(**kwargs):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32, "output_channels": 8}
+    places = {
+        "image_size": 40,
+        "patch_size": 4,
+        "window_size": 6,
+        "global_attn_indexes": [1],
+        "initializer_range": 0.02,
+    }
+    return transformers.SamVisionModel(transformers.SamVisionConfig(**sizes, **places, **kwargs)), images(40), 100
+
+
 def torch_encoder(**kwargs):
     layer = nn.TransformerEncoderLayer(16, 2, 32, **kwargs)
     x = torch.randn(2, 64, 16) if kwargs.get("batch_first") else torch.randn(64, 2, 16)
@@ -89,6 +112,9 @@ HOSTS = {
     "hf deit": lambda: hugging_face("DeiT"),
     "hf dinov2": lambda: hugging_face("Dinov2"),
     "hf dinov2, registers": lambda: hugging_face("Dinov2WithRegisters", num_register_tokens=4),
+    "hf clip": clip_tower,
+    "hf sam": sam_encoder,
+    "hf sam, without positions": lambda: sam_encoder(use_rel_pos=False),
     "torch encoder": lambda: torch_encoder(batch_first=True),
     "torch encoder, tokens first": lambda: torch_encoder(norm_first=True, activation="gelu"),
     "torchvision vit": torchvision_vit,
@@ -100,6 +126,7 @@ ONE_OF_EACH_FAMILY = [
     "timm mvitv2",
     "timm tinyvit",
     "hf vit",
+    "hf sam",
     "torch encoder",
 ]  # where a test takes long
 

@@ -13,6 +13,7 @@ BIASES = {
     "timm tinyvit": ("attention_biases",),
     "timm beit": ("relative_position_bias_table",),
     "timm mvitv2": ("rel_pos_h", "rel_pos_w"),
+    "hf sam": ("rel_pos_h", "rel_pos_w"),
 }
 OPEN, CLOSED = 0.0, 1.0
 

@@ -26,7 +26,14 @@ def gated():
     return nn.Sequential(Attention(16, 2, gated=True))
 
 
+def words():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    return transformers.CLIPTextModel(transformers.CLIPTextConfig(vocab_size=9, **sizes))
+
+
 REFUSED = {
+    "attention among words": words,
     "rotary position": rotary,
     "talking heads": lambda: nn.Sequential(TalkingHeadAttn(16, 2)),
     "gate on the output": gated,

@@ -5,9 +5,9 @@ import slow_detection as slow
 import torch
 from torch import nn
 
-from castling.export import export
-from castling.export.capture import capture
-from castling.export.onnx import onnx_runner, to_onnx
+from castling.exporting import export
+from castling.exporting.capture import capture
+from castling.exporting.onnx import onnx_runner, to_onnx
 from castling.tasks.detection.decoding import DetectorWithSelection, SelectConfig, select
 
 

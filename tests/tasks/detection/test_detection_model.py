@@ -5,7 +5,7 @@ import timm
 import torch
 from tiny_detector import SIZE, Backbone, all_points, level_sizes, tiny_detector, with_some_scores
 
-from castling.export.capture import capture
+from castling.exporting.capture import capture
 from castling.measure import count_macs, count_parameters
 from castling.tasks.detection.model import Detector, DetectorConfig
 

@@ -17,5 +17,5 @@ def test_settings_are_those_of_every_task():
     with pytest.raises(ValueError, match="image_size must be at least 1; got 0"):
         FolderConfig(image_size=0)
     assert isinstance(GentleConfig(), VariationConfig)
-    with pytest.raises(ValueError, match="must be at least 0"):
+    with pytest.raises(ValueError, match="flip is a probability"):
         GentleConfig(flip=-1)

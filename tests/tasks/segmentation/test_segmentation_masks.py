@@ -170,7 +170,7 @@ def test_a_folder_without_a_list(tmp_path):
         ("classes.json", "[1]", "1 is no name"),
         ("classes.json", '"sky"', "it is a str"),
         ("classes.json", '{"sky": [1, 2]}', "expected names of classes"),
-        ("classes.json", "[", "JSONDecodeError"),
+        ("classes.json", "[", "it is not JSON"),
     ],
 )
 def test_lists_that_cannot_be_read_are_named(name, text, said, tmp_path):

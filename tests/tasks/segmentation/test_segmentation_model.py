@@ -7,9 +7,9 @@ from torch import nn
 
 import castling
 from castling.conversion.inspection import kept_attentions
-from castling.export.capture import capture
-from castling.export.larger_picture import telling_picture
-from castling.export.write import export
+from castling.exporting.capture import capture
+from castling.exporting.larger_picture import telling_picture
+from castling.exporting.write import export
 from castling.measure import count_parameters
 from castling.measure.quadratic import longest_sequence, quadratic_tensors
 from castling.tasks.segmentation.fpn import FpnDecoder

@@ -1,0 +1,77 @@
+"""Tensors out of files that anybody may have written: no code in them is run, and they take no more than they are.
+
+safetensors is a header and numbers. What `torch.save` wrote is a pickle in an archive, of which torch reads plain
+values and tensors alone; the archive must not be packed, as torch writes none, for little could become very much.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from castling.sentences import one_line, shown
+
+# What torch raises where such a file is damaged.
+TORCH_ERRORS = (
+    *(RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError),
+    *(AssertionError, OverflowError, MemoryError),
+)
+
+
+def parse_safetensors(content: bytes, name: object) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Args:
+        content: the bytes of the file.
+        name: what the file is called in messages.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return load(content)
+    except (SafetensorError, LookupError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} holds no tensors: {one_line(error)}") from error
+
+
+def parse_torch(content: bytes, name: object) -> Any:
+    """What `torch.save` wrote, tensors and plain values alone.
+
+    Args:
+        content: the bytes of the file.
+        name: what the file is called in messages.
+
+    Raises:
+        ValueError: if it is damaged, packed, or holds anything else.
+    """
+    refuse_packed(io.BytesIO(content), name)
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except TORCH_ERRORS as error:
+        raise ValueError(f"{name} holds no tensors: {one_line(error)}") from error
+
+
+def refuse_packed(file: Path | BinaryIO, name: object) -> None:
+    """Refuse an archive whose parts are packed; other files pass.
+
+    Raises:
+        ValueError: names the first part.
+    """
+    try:
+        if not zipfile.is_zipfile(file):
+            return
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, LookupError) as error:
+        raise ValueError(f"{name} is a damaged archive: {one_line(error)}") from error
+    packed = next((part for part in parts if part.compress_type != zipfile.ZIP_STORED), None)
+    if packed is not None:
+        raise ValueError(f"{name} is an archive whose part {shown(packed.filename)} is packed, which torch never does")

@@ -20,7 +20,7 @@ from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 from castling.bench.results_file import append_row, open_results, time_cells
 from castling.conversion import castle, has_castling_attention, softmax_twin_of
 from castling.conversion.folding import optimize
-from castling.export.engines import ENGINES, on_engine
+from castling.exporting.engines import ENGINES, on_engine
 from castling.measure import count_macs, count_parameters, time_interleaved
 from castling.measure.heap import keep_heap
 from castling.training import load_recipe

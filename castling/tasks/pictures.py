@@ -21,11 +21,12 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import numpy as np
 import torch
 from PIL import Image, ImageFile, ImageOps
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from castling.sentences import one_line
 from castling.tasks.batches import EpochBatches, Key, kept_generators, seed_host
+from castling.tasks.stacking import Places, collated
 from castling.tasks.task import Batch, Unreadable
 
 MODES = {1: "L", 3: "RGB"}
@@ -103,7 +104,11 @@ class Pictures(Dataset[Example]):
     def __getitems__(self, keys: list[Key]) -> list[Example]:
         """The examples of a batch; to keep the generators for each of them would cost as much as decoding does."""
         with nullcontext() if self.seed is None else kept_generators():
-            return [self._example(key) for key in keys]
+            places = Places(len(keys))
+            return [self._placed(self._example(key), places) for key in keys]
+
+    def _placed(self, example: Example, places: Places) -> Example:
+        return {**example, "image": places.put(example["image"])} if "image" in example else example
 
     def _example(self, key: Key) -> Example:
         unreadable: list[tuple[str, str]] = []
@@ -119,7 +124,9 @@ class Pictures(Dataset[Example]):
                 if self.seed is None:
                     return {"unreadable": unreadable}
             else:
-                return {**self._transformed(picture, known, key), "index": index, "unreadable": unreadable}
+                if self.seed is not None:
+                    seed_host(self.seed, key.epoch, key.example, key.repeat)
+                return {**self.transform(picture, known), "index": index, "unreadable": unreadable}
         raise ValueError(f"{len(unreadable)} pictures in a row cannot be read, first {': '.join(unreadable[0])}")
 
     def _read(self, index: int) -> tuple[Image.Image, Any]:
@@ -135,11 +142,6 @@ class Pictures(Dataset[Example]):
         except OSError as error:
             _check_place(error)
             raise
-
-    def _transformed(self, picture: Image.Image, known: Any, key: Key) -> Example:
-        if self.seed is not None:
-            seed_host(self.seed, key.epoch, key.example, key.repeat)
-        return self.transform(picture, known)
 
 
 def _check_place(error: OSError) -> None:
@@ -171,7 +173,7 @@ class PictureLoader:
         pictures: Pictures,
         batches: EpochBatches,
         workers: int = 0,
-        collate: Callable[[list[Example]], Batch] = default_collate,
+        collate: Callable[[list[Example]], Batch] = collated,
     ) -> None:
         self.batches = batches
         self.num_examples, self.num_batches = len(pictures), batches.num_batches

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import default_collate
 from torchvision.ops import box_iou
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
@@ -27,6 +26,7 @@ from torchvision.tv_tensors import BoundingBoxes
 from castling.tasks.detection.annotations import Objects
 from castling.tasks.detection.data import DetectionData
 from castling.tasks.pictures import Example
+from castling.tasks.stacking import collated
 from castling.tasks.task import Batch
 
 THRESHOLDS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # the overlap that one box at least has with a crop
@@ -170,7 +170,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     """
     most = max(len(example["labels"]) for example in examples)
     fills: dict[str, Any] = {"boxes": 0, "labels": PADDING, "crowd": False}
-    batch: Batch = default_collate(
+    batch: Batch = collated(
         [
             {name: _padded(value, most, fills[name]) if name in fills else value for name, value in example.items()}
             for example in examples

@@ -22,6 +22,7 @@ from torchvision.transforms.v2 import functional as F
 from castling.tasks.pictures import Example
 from castling.tasks.segmentation.classes import IGNORED
 from castling.tasks.segmentation.data import STRIDE, SegmentationData
+from castling.tasks.stacking import stacked
 from castling.tasks.task import Batch
 
 ATTEMPTS = 10  # crops drawn until none of its classes has too large a share
@@ -210,7 +211,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     batch: Batch = default_collate(others)
     if "size" in batch:
         batch["seen"] = torch.tensor(seen)
-    padded = torch.stack([pad(image, padded_size(inside)) for image in images])
+    padded = stacked([pad(image, padded_size(inside)) for image in images])
     batch["image"] = padded.contiguous(memory_format=torch.channels_last)
     batch["labels"] = torch.stack([pad(labelled, outside, IGNORED) for labelled in labels]).long()
     return batch

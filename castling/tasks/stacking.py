@@ -5,10 +5,12 @@ To stack them afterwards fetches every picture from memory once more, which is a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 
@@ -32,7 +34,7 @@ class Places:
     def put(self, tensor: Tensor) -> Tensor:
         """The tensor at the next place; itself where its shape or type is another than that of the first."""
         if self._room is None:
-            self._room = tensor.new_empty((self._count, *tensor.shape))
+            self._room = _empty(tensor, (self._count, *tensor.shape))
         if tensor.shape != self._room.shape[1:] or tensor.dtype != self._room.dtype:
             return tensor
         self._taken += 1
@@ -52,6 +54,14 @@ def stacked(tensors: list[Tensor], **options: Any) -> Tensor:
 def collated(examples: list[Any]) -> Any:
     """As torch's `default_collate`, with `stacked`."""
     return collate(examples, collate_fn_map={**default_collate_fn_map, torch.Tensor: stacked})
+
+
+def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Memory for a tensor; in a reading process, memory that the training process sees as well."""
+    if get_worker_info() is None:
+        return like.new_empty(shape)
+    storage = torch.UntypedStorage._new_shared(math.prod(shape) * like.element_size(), device=like.device)
+    return like.new_empty(0).set_(storage).resize_(shape)
 
 
 def _is_same(tensor: Tensor, other: Tensor) -> bool:

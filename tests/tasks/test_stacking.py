@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from castling.tasks.stacking import Places, collated, stacked
 
@@ -53,3 +53,27 @@ def test_transposed_rows_of_a_room_are_not_taken_for_its_rows():
     places = Places(2)
     rows = [places.put(torch.rand(3, 3)).mT for _ in range(2)]
     assert torch.equal(stacked(rows), torch.stack([row.clone() for row in rows]))
+
+
+class Counting(Dataset):
+    """Examples that are put at their places, as pictures are."""
+
+    def __getitems__(self, numbers):
+        places = Places(len(numbers))
+        return [places.put(torch.full((2, 2), float(number))) for number in numbers]
+
+    def __len__(self):
+        return 5
+
+
+def shared(tensors):
+    """A batch, and whether its memory can be seen by the other process without a copy."""
+    batch = stacked(tensors)
+    return batch, batch.data_ptr() == tensors[0].data_ptr() and batch.is_shared()
+
+
+def test_reading_processes_put_them_where_the_training_process_sees_them():
+    loader = DataLoader(Counting(), batch_size=2, num_workers=1, collate_fn=shared)
+    found = list(loader)
+    assert [batch[:, 0, 0].tolist() for batch, _ in found] == [[0, 1], [2, 3], [4]]
+    assert all(is_shared for _, is_shared in found)

@@ -36,7 +36,7 @@ from castling.tasks.batches import EpochBatches
 from castling.tasks.classification.data import AugmentConfig, DataConfig, Labelled
 from castling.tasks.picture_sources import open_source
 from castling.tasks.pictures import PictureLoader, Pictures
-from castling.tasks.preparation import train_transform
+from castling.tasks.preparation import in_two_steps, train_transform
 from castling.training import load_recipe
 from castling.training.lock import RunLock
 from castling.training.loop import Trainer
@@ -48,8 +48,9 @@ def our_loader(kind: str, root: Path, workers: int, count: int) -> PictureLoader
     """Batches of training pictures as a run gets them."""
     data, vary = DataConfig(), AugmentConfig(auto_augment=None, color_jitter=0.0, erasing=0.0)
     source = open_source(kind, "train", root)
-    pictures = Pictures(source, Labelled(train_transform(data, vary)), 3, seed=0)
-    return PictureLoader(pictures, EpochBatches(count, BATCH, seed=0), workers)
+    transform, finish = in_two_steps(train_transform(data, vary))
+    pictures = Pictures(source, Labelled(transform), 3, seed=0)
+    return PictureLoader(pictures, EpochBatches(count, BATCH, seed=0), workers, finish=finish)
 
 
 def timms_loader(root: Path, workers: int, prefetcher: bool, count: int) -> Any:

@@ -105,10 +105,7 @@ class Pictures(Dataset[Example]):
         """The examples of a batch; to keep the generators for each of them would cost as much as decoding does."""
         with nullcontext() if self.seed is None else kept_generators():
             places = Places(len(keys))
-            return [self._placed(self._example(key), places) for key in keys]
-
-    def _placed(self, example: Example, places: Places) -> Example:
-        return {**example, "image": places.put(example["image"])} if "image" in example else example
+            return [places.with_image(self._example(key)) for key in keys]
 
     def _example(self, key: Key) -> Example:
         unreadable: list[tuple[str, str]] = []
@@ -163,6 +160,7 @@ class PictureLoader:
         batches: which of them make a batch, and where to begin.
         workers: the number of reading processes.
         collate: makes a batch of examples; by default every tensor is stacked.
+        finish: what the training process does to the images of a batch.
 
     Attributes:
         on_unreadable: a function that is told the names and errors of pictures that could not be read.
@@ -174,8 +172,9 @@ class PictureLoader:
         batches: EpochBatches,
         workers: int = 0,
         collate: Callable[[list[Example]], Batch] = collated,
+        finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        self.batches = batches
+        self.batches, self._finish = batches, finish
         self.num_examples, self.num_batches = len(pictures), batches.num_batches
         self.on_unreadable: Callable[[Unreadable], None] = lambda pictures: None
         self._loader: DataLoader[Any] = DataLoader(
@@ -201,7 +200,7 @@ class PictureLoader:
                 if unreadable:
                     self.on_unreadable(unreadable)
                 if batch is not None:
-                    yield batch
+                    yield batch if self._finish is None else {**batch, "image": self._finish(batch["image"])}
         except DataAway as error:  # of a reading process, behind its traceback
             raise DataAway(str(error).rstrip().rpartition(f"{DataAway.__name__}: ")[2]) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -152,8 +152,23 @@ def eval_transform(data: PictureConfig) -> Callable[[Image.Image], Tensor]:
     return _normalising_at_once(transform)
 
 
-class Normalised:
-    """A picture of 8 bits as a normalised tensor; an object, as loader workers must get it.
+class Bytes:
+    """A picture of 8 bits as a tensor of its bytes; an object, as loader workers must get it.
+
+    Example:
+        >>> Bytes()(Image.new("L", (2, 1), 255))
+        tensor([[[255, 255]]], dtype=torch.uint8)
+    """
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """`(C, H, W)`."""
+        by_line = "RGB;L" if picture.mode == "RGB" else picture.mode  # all reds of a line, then greens: read in a row
+        lines = np.frombuffer(picture.tobytes("raw", by_line), np.uint8).reshape(picture.height, -1, picture.width)
+        return torch.from_numpy(lines.transpose(1, 0, 2).copy())
+
+
+class Normalise:
+    """Bytes of pictures as normalised floats; an object, as loader workers must get it.
 
     The same numbers to the last bit as torchvision's two steps, which make four copies on the way.
 
@@ -162,25 +177,43 @@ class Normalised:
         std: the standard deviation of each channel.
 
     Example:
-        >>> Normalised(torch.tensor([0.5]), torch.tensor([0.25]))(Image.new("L", (2, 1), 255))
-        tensor([[[2., 2.]]])
+        >>> Normalise(torch.tensor([0.5]), torch.tensor([0.25]))(torch.tensor([[[255, 0]]], dtype=torch.uint8))
+        tensor([[[ 2., -2.]]])
     """
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         self.mean, self.std = mean[:, None, None], std[:, None, None]
 
-    def __call__(self, picture: Image.Image) -> Tensor:
-        """`(C, H, W)`."""
-        by_line = "RGB;L" if picture.mode == "RGB" else picture.mode  # all reds of a line, then greens: read in a row
-        lines = np.frombuffer(picture.tobytes("raw", by_line), np.uint8).reshape(picture.height, -1, picture.width)
-        planes = np.empty((lines.shape[1], picture.height, picture.width), np.float32)
-        np.divide(lines.transpose(1, 0, 2), np.float32(255), out=planes)
-        return torch.from_numpy(planes).sub_(self.mean).div_(self.std)
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """One picture `(C, H, W)` or several; floats stay as they are, as they were normalised before."""
+        if pictures.is_floating_point():
+            return pictures
+        found = torch.empty(pictures.shape)
+        one = (-1, *pictures.shape[-3:])
+        for picture, pixels in zip(found.view(one), pictures.view(one), strict=True):
+            picture.copy_(pixels).div_(255).sub_(self.mean).div_(self.std)  # one at a time stays in the cache
+        return found
+
+
+def in_two_steps(transform: Callable[[Image.Image], Tensor]) -> tuple[Callable[[Image.Image], Tensor], Normalise]:
+    """A transform from above as what reading processes do and what is left for whole batches.
+
+    Bytes are a quarter of what floats are to send to the training process. Where something comes after normalising,
+    as random erasing does, all of it is done at once.
+
+    Example:
+        >>> to_bytes, normalise = in_two_steps(eval_transform(PictureConfig(image_size=2)))
+        >>> to_bytes(Image.new("RGB", (4, 4))).dtype, normalise(to_bytes(Image.new("RGB", (4, 4)))).dtype
+        (torch.uint8, torch.float32)
+    """
+    steps = list(cast(Compose, transform).transforms)
+    normalise = next(step for step in steps if isinstance(step, Normalise))
+    return (Compose(steps[:-1]) if steps[-1] is normalise else transform), normalise
 
 
 def _normalising_at_once(transform: Any) -> Callable[[Image.Image], Tensor]:
-    """Timm's transform with its steps from a picture to a normalised tensor as one."""
+    """Timm's transform with our steps from a picture to a normalised tensor."""
     steps = list(transform.transforms)
     place = next(number for number, step in enumerate(steps) if isinstance(step, Normalize))
-    steps[place - 1 : place + 1] = [Normalised(steps[place].mean, steps[place].std)]
+    steps[place - 1 : place + 1] = [Bytes(), Normalise(steps[place].mean, steps[place].std)]
     return Compose(steps)

@@ -40,6 +40,10 @@ class Places:
         self._taken += 1
         return self._room[self._taken - 1].copy_(tensor)
 
+    def with_image(self, example: dict[str, Any]) -> dict[str, Any]:
+        """An example whose image, if it has one, is at its place."""
+        return {**example, "image": self.put(example["image"])} if "image" in example else example
+
 
 def stacked(tensors: list[Tensor], **options: Any) -> Tensor:
     """As `torch.stack`, and as the tensors lie where they are the first ones of a room."""

@@ -5,7 +5,8 @@ from PIL import Image
 from timm.data import create_transform
 
 from castling.tasks.batches import seeded
-from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, train_transform
+from castling.tasks.pictures import MODES
+from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, in_two_steps, train_transform
 
 OFF = {"crop_scale": None, "flip": 0, "color_jitter": 0, "auto_augment": None, "erasing": 0}
 GREY = PictureConfig(image_size=8, channels=1, mean=(0.0,), std=(1.0,), crop_share=1.0)
@@ -145,3 +146,18 @@ def test_pictures_are_timms_to_the_last_bit(channels, varied):
             with seeded(number):
                 images.append(transform(picture))
         assert torch.equal(*images)
+
+
+@pytest.mark.parametrize("erasing", [0.0, 1.0])
+@pytest.mark.parametrize("data", [COLOUR, GREY], ids=["colour", "grey"])
+def test_bytes_that_are_normalised_as_a_batch_are_the_same_numbers(data, erasing):
+    whole = train_transform(data, VariationConfig(**{**OFF, "erasing": erasing}))
+    first, normalise = in_two_steps(whole)
+    pictures = [noise(number).convert(MODES[data.channels]) for number in range(3)]
+    wanted, parts = [], []
+    for number, picture in enumerate(pictures):
+        for transform, found in ((whole, wanted), (first, parts)):
+            with seeded(number):
+                found.append(transform(picture))
+    assert parts[0].dtype == (torch.float32 if erasing else torch.uint8)  # what is erased is not looked at again
+    assert torch.equal(normalise(torch.stack(parts)), torch.stack(wanted))

@@ -26,7 +26,7 @@ from castling.tasks.networks import NetworkConfig, make_network, network_facts, 
 from castling.tasks.picture_sources import LabelledSource
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
-from castling.tasks.preparation import eval_transform, train_transform
+from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
 
 CALIBRATION_BATCH = 32
@@ -130,17 +130,18 @@ class Classification(Task):
         """
         data, augment, source = self.config.data, self.config.augment, self.sources[split]
         if seed is None:
-            pictures = Pictures(source, Labelled(eval_transform(data)), data.channels)
-            return PictureLoader(pictures, EpochBatches(len(source), batch_size, shard=shard), workers)
+            transform, finish = in_two_steps(eval_transform(data))
+            pictures = Pictures(source, Labelled(transform), data.channels)
+            return PictureLoader(pictures, EpochBatches(len(source), batch_size, shard=shard), workers, finish=finish)
         if self.mixup is not None and batch_size // (shard.num_shards * parts) % 2:
             raise ValueError(
                 f"mixup pairs pictures, but {parts * shard.num_shards} parts of batch_size {batch_size} are odd; "
                 "choose another, or set augment.mixup=0 and augment.cutmix=0"
             )
-        pictures = Pictures(source, Labelled(train_transform(data, augment)), data.channels, seed)
-        return PictureLoader(
-            pictures, EpochBatches(len(source), batch_size, seed, shard, parts, augment.repeats), workers
-        )
+        transform, finish = in_two_steps(train_transform(data, augment))
+        pictures = Pictures(source, Labelled(transform), data.channels, seed)
+        batches = EpochBatches(len(source), batch_size, seed, shard, parts, augment.repeats)
+        return PictureLoader(pictures, batches, workers, finish=finish)
 
     @cached_property
     def mixup(self) -> Mixup | None:

@@ -23,7 +23,7 @@ from castling.tasks.networks import NetworkConfig, head_width, make_network, net
 from castling.tasks.picture_folders import FolderPictures, open_folder
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
-from castling.tasks.preparation import eval_transform, train_transform
+from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
 
 CALIBRATION_BATCH = 32
@@ -88,9 +88,11 @@ class Embedding(Task):
     ) -> PictureLoader:
         """Batches of a split, as the interface says."""
         data, source = self.config.data, self.sources[split]
-        transform = eval_transform(data) if seed is None else train_transform(data, self.config.augment)
+        whole = eval_transform(data) if seed is None else train_transform(data, self.config.augment)
+        transform, finish = in_two_steps(whole)
         pictures = Pictures(source, ImageOnly(transform), data.channels, seed)
-        return PictureLoader(pictures, EpochBatches(len(source), batch_size, seed, shard, parts), workers)
+        batches = EpochBatches(len(source), batch_size, seed, shard, parts)
+        return PictureLoader(pictures, batches, workers, finish=finish)
 
     def losses(self, network: nn.Module, batch: Batch) -> Losses:
         """How far the outputs are from the original's."""

@@ -17,7 +17,7 @@ from castling.tasks.exhibits import Exhibit, Gallery
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor, Seen
-from castling.tasks.preparation import eval_transform, train_transform
+from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
 from castling.tasks.pretraining.data import CropConfig, Numbered, PartlySeen, PretrainingData, open_pictures
 from castling.tasks.pretraining.decoder import DecoderConfig
 from castling.tasks.pretraining.losses import drawing_loss
@@ -121,9 +121,11 @@ class Pretraining(Task):
     ) -> PictureLoader:
         """Batches of a split, as the interface says, with the places that are seen of each picture."""
         data, source = self.config.data, self.sources[split]
-        transform = eval_transform(data) if seed is None else train_transform(data, self.config.augment)
+        whole = eval_transform(data) if seed is None else train_transform(data, self.config.augment)
+        transform, finish = in_two_steps(whole)
         pictures = Pictures(source, PartlySeen(transform, self.masked, seed is not None), data.channels, seed)
-        return PictureLoader(pictures, EpochBatches(len(source), batch_size, seed, shard, parts), workers)
+        batches = EpochBatches(len(source), batch_size, seed, shard, parts)
+        return PictureLoader(pictures, batches, workers, finish=finish)
 
     def training_inputs(self) -> tuple[Tensor, ...]:
         """An empty picture and places that are seen of it."""

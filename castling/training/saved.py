@@ -84,7 +84,7 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
                 f"{folder} holds castled weights and no checkpoints; got checkpoint {which!r}. "
                 f"Castle that one first: castling castle {shlex.quote(str(folder.parent))} --checkpoint {which}"
             )
-    task = run.task()
+    task = run.task(recipe)
     try:
         network = task.build_network()
     except ValueError as error:

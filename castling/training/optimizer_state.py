@@ -58,7 +58,7 @@ def _try_step(optimizer: Optimizer) -> None:
     try:
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
-        with torch.random.fork_rng():  # some optimizers draw numbers
+        with torch.random.fork_rng(devices=[]):  # some optimizers draw numbers; each step of a run begins with a seed
             optimizer.step()
     finally:
         for parameter, value in zip(parameters, before, strict=True):

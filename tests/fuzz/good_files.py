@@ -305,3 +305,11 @@ EXPORTED = {
 def contents(folder, *names):
     """The bytes of files by name."""
     return {name: (folder / name).read_bytes() for name in names}
+
+
+def write(folder, files):
+    """Write files by name, each as a new one: what is written over some file systems flush to the disk, which waits."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_bytes(content)

@@ -138,7 +138,7 @@ def _reseal(folder, file):
         return None
     checksums = json.loads((folder / manifest).read_bytes())
     checksums[Path(file).name] = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-    (folder / manifest).write_text(json.dumps(checksums))
+    good_files.write(folder, {manifest: json.dumps(checksums).encode()})
     return manifest.as_posix()
 
 

@@ -4,6 +4,7 @@ import shutil
 from contextlib import suppress
 
 import pytest
+from good_files import write
 from guard import NotAllowed, guarded
 from mutation import seeded
 from readers import READERS, mutator_of
@@ -15,17 +16,11 @@ LONGEST = 2000  # characters of a message
 NAMED = 5
 
 
-def write(folder, files):
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
 def spoil(reader, folder, files, seed):
     """Write one file of the folder anew, spoiled by a seed; returns its name, and of all that is written anew."""
     rng = seeded(reader.name, seed)
     name = rng.choice(reader.spoiled or list(files))
-    (folder / name).write_bytes(mutator_of(name)(rng, files[name], list(files.values())))
+    write(folder, {name: mutator_of(name)(rng, files[name], list(files.values()))})
     sealed = reader.seal(folder, name) if reader.seal is not None and rng.random() < 0.8 else None
     return name, [name] if sealed is None else [name, sealed]
 

@@ -30,6 +30,8 @@ from castling.tensor_files import refuse_packed, refuse_swollen
 # What networks of tasks call the network that they are built on, and what wrappers of it call the one inside.
 INNER_NAMES = ("backbone.", "model.", "vit.")
 COUNTS = ("depth", "num_heads", "embed_dim", "patch_size", "img_size")  # options that are at least 1, each or all
+# What timm's networks raise for options that they cannot be made with, beside ValueError.
+MAKING_ERRORS = (AssertionError, RuntimeError, TypeError, AttributeError, LookupError, ArithmeticError)
 TWO_LABELS = ("LABEL_0", "LABEL_1")  # what transformers has by default, and then does not save
 
 
@@ -189,9 +191,9 @@ def _make_plain(
     head = {"features_only": True} if num_outputs is None else {"num_classes": num_outputs}
     try:
         network: nn.Module = timm.create_model(config.name, in_chans=channels, **head, **ours, **config.options)
-    except (AssertionError, RuntimeError, TypeError) as error:
-        options = one_line(config.options)
-        raise ValueError(f"{config.name} cannot be made with options {options}: {one_line(error)}") from error
+    except MAKING_ERRORS as error:
+        options, said = one_line(config.options), one_line(error) or type(error).__name__
+        raise ValueError(f"{config.name} cannot be made with options {options}: {said}") from error
     return network
 
 

@@ -286,8 +286,14 @@ class Trainer:
 
     def _restore(self, why: str) -> None:
         together(partial(self.state.restore, self.folder))
-        agree("steps of the last good checkpoint", self.state.progress.step)
-        self.folder.event(why, step=self.state.progress.step)
+        step = self.state.progress.step
+        agree("steps of the last good checkpoint", step)
+        if step > self.last_step:  # which would never be reached
+            raise ValueError(
+                f"{self.folder.path} is at step {step}, and config.yaml ends at step {self.last_step}: put its "
+                "training.epochs and training.max_steps back, or begin another run"
+            )
+        self.folder.event(why, step=step)
 
     def _go_back(self, trouble: str) -> None:
         """Return to the last good checkpoint with a lower learning rate, a bounded number of times."""

@@ -146,4 +146,6 @@ class RunState:
             self.scaler.load_state_dict(asdict(from_plain(Scaler, checkpoint.state["scaler"], where)))
         where = f"{folder.path}: the progress of its checkpoint"
         self.progress = from_plain(Progress, checkpoint.noted("progress", folder.path), where)
+        if not 0 <= self.progress.step == checkpoint.step:
+            raise ValueError(f"{where} is at step {self.progress.step}, and the checkpoint at step {checkpoint.step}")
         folder.cut_log(checkpoint.noted("log_size", folder.path))

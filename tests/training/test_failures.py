@@ -293,3 +293,9 @@ def test_data_of_another_size_is_not_gone_on_with(micro, pictures, tmp_path):
     (pictures / "train" / "cat" / "3.jpg").unlink()
     with pytest.raises(ValueError, match=r"was trained on 40 pictures and evaluated on 10; now there are 39 and 10"):
         train(folder_recipe(micro, pictures), tmp_path / "run", resume=True)
+
+
+def test_a_run_that_is_further_than_its_recipe_goes_is_refused(micro, tmp_path):
+    train(micro(), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"run is at step 6, and config\.yaml ends at step 4"):
+        train(micro("training.max_steps=4"), tmp_path / "run", resume=True)

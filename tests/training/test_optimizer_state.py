@@ -90,6 +90,10 @@ def test_the_scaler_of_losses_is_taken_up(tmp_path):
         ({"num_examples": 5}, "state.json: num_examples must be a list"),
         ({"num_examples": [5]}, "state.json: num_examples must be a list of 2"),
         ({"num_examples": [4, 2]}, "was trained on 4 pictures and evaluated on 2; now there are 3 and 2"),
+        (
+            {"progress": {"step": 10**9}},
+            "the progress of its checkpoint is at step 1000000000, and the checkpoint at step 2",
+        ),
         ({"scaler": {"scale": 1.0}}, "the scaler of its checkpoint lacks 'growth_factor'"),
         ({"weights": ("model",)}, "its checkpoint lacks the moving average that config.yaml describes"),
     ],

@@ -139,6 +139,8 @@ class Trainer:
 
     def _begin(self, network: nn.Module, resume: bool) -> None:
         """Make the run folder, once a first pass has shown that the pictures fit the network."""
+        for share in (0.0, 1.0):
+            set_threshold(network, self.config.threshold, share)  # which may be none for this network
         last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
         advice = mask_advice(network, self.task.training_inputs(), last_threshold)
         if self.folder.writes:

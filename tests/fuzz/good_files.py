@@ -144,6 +144,19 @@ def checkpoint(folder):
     return contents(folder, *(f"checkpoints/{saved.name}/{file.name}" for file in sorted(saved.iterdir())))
 
 
+def opened_run(folder):
+    """A run in the middle of training, of whose weights predictions can be made."""
+    run, schedule = RunFolder(folder), {"kind": "linear", "start": 0.02, "end": 1.0}
+    recipe = parse_recipe({**RUN, "training": {"threshold": schedule}})
+    run.create(recipe, {"labels": LABELS}, {"attention": "castling"})
+    network = recipe.make_task({"labels": LABELS}).build_network()
+    weights, state = {"model": network.state_dict()}, {"share": 0.5, "score": 0.25}
+    saved = save_checkpoint(run.checkpoints, Checkpoint(2, weights, {}, state))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**RUN, "training": {"threshold": schedule}}))
+    of_checkpoint = (f"checkpoints/{saved.name}/{file.name}" for file in sorted(saved.iterdir()))
+    return contents(folder, "config.yaml", "facts.json", *of_checkpoint)
+
+
 def castled(folder):
     """A castled folder."""
     run = RunFolder(folder)

@@ -131,10 +131,6 @@ def _restore(folder, file):
     optimizer.step()
 
 
-def _open_run(folder, file):
-    return open_model(folder, "best"), open_model(folder)
-
-
 def _reseal(folder, file):
     """New checksums for what was spoiled; gives the name of the manifest that has them."""
     manifest = Path(file).with_name("manifest.json")
@@ -180,7 +176,7 @@ READERS = [
     Reader("recipe", lambda folder: good_files.recipes(), lambda folder, file: load_recipe(file), names_file=False),
     Reader("run", good_files.run_folder, _read_run),
     Reader("checkpoint", good_files.checkpoint, _restore, _reseal),
-    Reader("opened_run", good_files.opened_run, _open_run, _reseal),
+    Reader("opened_run", good_files.opened_run, lambda folder, file: open_model(folder), _reseal),
     Reader("castled", good_files.castled, lambda folder, file: open_model(folder), _reseal),
     Reader("idx", lambda folder: good_files.idx(), lambda folder, file: read_idx(folder, "train")),
     Reader("idx_packed", lambda folder: good_files.idx(packed=True), lambda folder, file: read_idx(folder, "val")),

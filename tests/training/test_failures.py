@@ -315,3 +315,13 @@ def test_a_run_whose_recipe_has_another_threshold_is_named(micro, tmp_path):
     config.write_text(config.read_text().replace("start: 0.05", "start: 70.0"))
     with pytest.raises(ValueError, match=r"run: threshold must lie in \[0, 1\], as attention weights do; got"):
         open_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_reading_process_that_is_killed_while_it_sends_is_said(micro, tmp_path, monkeypatch, error):
+    def cut_off(self):
+        raise error
+
+    monkeypatch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data", cut_off)
+    with pytest.raises(ChildProcessError, match="a reading process was killed, as systems do for want of memory"):
+        train(micro("training.workers=1", "training.max_steps=1"), tmp_path / "run")

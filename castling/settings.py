@@ -152,7 +152,7 @@ def _parse(hint: Any, value: Any, place: str) -> Any:
         check_choice(place, "no" if value is False and "no" in get_args(hint) else value, get_args(hint))
         return "no" if value is False else value  # YAML reads a bare no as false
     try:
-        if value is None:  # which jsonargparse takes for any type
+        if value is None or not _has_texts_for_keys(hint, value):  # which jsonargparse takes for any type, and key
             raise ValueError
         parsed = value if type(value) is hint and hint in SCALARS else _as_type(hint, value)
     except Exception as error:
@@ -169,6 +169,11 @@ def _as_type(hint: Any, value: Any) -> Any:
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=hint)
     return parser.parse_object({"value": _plain(value)}).value  # a copy: it parses strings in place
+
+
+def _has_texts_for_keys(hint: Any, value: Any) -> bool:
+    wanted = get_origin(hint) is dict and get_args(hint)[0] is str and isinstance(value, Mapping)
+    return not wanted or all(isinstance(key, str) for key in value)
 
 
 def _has_aliases(value: Any) -> bool:

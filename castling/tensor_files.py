@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,8 +24,9 @@ from castling.sentences import one_line, shown
 # What torch raises where such a file is damaged.
 TORCH_ERRORS = (
     *(RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError),
-    *(AssertionError, OverflowError, MemoryError),
+    *(AssertionError, OverflowError, MemoryError, struct.error),
 )
+RATIO, SMALL = 100, 2**26  # tensors may take so many times the bytes of their file, or so many bytes
 
 
 def parse_safetensors(content: bytes, name: object) -> dict[str, Tensor]:
@@ -54,9 +57,11 @@ def parse_torch(content: bytes, name: object) -> Any:
     """
     refuse_packed(io.BytesIO(content), name)
     try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        values = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except TORCH_ERRORS as error:
         raise ValueError(f"{name} holds no tensors: {one_line(error)}") from error
+    refuse_swollen(values, len(content), name)
+    return values
 
 
 def refuse_packed(file: Path | BinaryIO, name: object) -> None:
@@ -75,3 +80,42 @@ def refuse_packed(file: Path | BinaryIO, name: object) -> None:
     packed = next((part for part in parts if part.compress_type != zipfile.ZIP_STORED), None)
     if packed is not None:
         raise ValueError(f"{name} is an archive whose part {shown(packed.filename)} is packed, which torch never does")
+
+
+def refuse_swollen(values: object, size: int, name: object) -> None:
+    """Refuse tensors that are much more than their file: one number may stand for all of a tensor.
+
+    They take no room as they are, and all that they say as soon as one computes with them.
+
+    Args:
+        values: what the file held: mappings and sequences of whatever is in them.
+        size: the bytes of the file.
+        name: what the file is called in messages.
+
+    Raises:
+        ValueError: if they are.
+
+    Example:
+        >>> refuse_swollen({"weight": torch.zeros(1).expand(2**40)}, 1000, "a.pth")
+        Traceback (most recent call last):
+        ValueError: a.pth holds no tensors: its 1,000 bytes stand for 4,398,046,511,104 of them
+    """
+    bytes_in_all = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_in(values))
+    if bytes_in_all > max(SMALL, RATIO * size):
+        raise ValueError(f"{name} holds no tensors: its {size:,} bytes stand for {bytes_in_all:,} of them")
+
+
+def _tensors_in(values: object) -> Iterator[Tensor]:
+    """All tensors, each once; containers may hold themselves, and be nested as deeply as they like."""
+    left, seen = [values], set()
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            left.extend(value)

@@ -71,6 +71,8 @@ def test_missing_key_is_named_with_its_place():
         ("stops", [1], r"list\[str\]"),
         ("options", [1], r"dict\[str, .*Any\]"),
         ("options", "fast", r"dict\[str, .*Any\]"),
+        ("options", {None: 1}, r"dict\[str, .*Any\]"),
+        ("options", {1: 1}, r"dict\[str, .*Any\]"),
         ("title", 5, "str"),
         ("budget", "much", "float"),
         ("budget", True, "float"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from castling.measure.trees import Tree
-from castling.plain_values import from_plain
+from castling.plain_values import from_plain, plain_value
 
 PERCENT = "%"
 
@@ -97,11 +97,8 @@ def with_values(described: Sequence[Mapping[str, Any]], values: Mapping[str, flo
     Raises:
         ValueError: for a description that is none of a metric.
     """
-    return [
-        from_plain(Metric, {**about, "value": values[about["name"]]}, "metrics")
-        for about in described
-        if about.get("name") in values
-    ]
+    named = [(plain_value(about.get("name"), str, "metrics.name"), about) for about in described]
+    return [from_plain(Metric, {**about, "value": values[name]}, "metrics") for name, about in named if name in values]
 
 
 class Meter(Protocol):

@@ -9,6 +9,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from castling.models.hybrid import MapTransformer
+from castling.sentences import LONGEST, shown
 
 NEW_PARAMETERS = ("local_conv.weight", "mlp.conv.weight", "head_scale")
 
@@ -60,7 +61,8 @@ def load_host_weights(
             missing -= inside
     unexpected = adapted.keys() - expected.keys()
     if missing or unexpected:
-        raise ValueError(f"these weights do not fit: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
+        names = f"missing {shown(sorted(missing), LONGEST)}, unexpected {shown(sorted(unexpected), LONGEST)}"
+        raise ValueError(f"these weights do not fit: {names}")
     shapes = {name: (tuple(value.shape), tuple(expected[name].shape)) for name, value in adapted.items()}
     wrong = [f"{name} {given} for {wanted}" for name, (given, wanted) in shapes.items() if given != wanted]
     if wrong:

@@ -131,12 +131,13 @@ def read_run(folder: Path) -> RunData:
     recipe = run.recipe()
     network = run.network()
     plain_value(network.get("attention"), str, f"{folder / NETWORK}: attention")
+    records = run.records()
     return RunData(
         folder=folder,
         recipe=recipe,
         config_text=(folder / "config.yaml").read_text(encoding="utf-8"),
-        steps=tuple(run.steps()),
-        evals=tuple(run.evals()),
+        steps=tuple(record for record in records if isinstance(record, StepRecord)),
+        evals=tuple(record for record in records if isinstance(record, EvalRecord)),
         environment={key: str(value) for key, value in (_read_json(folder / "environment.json") or {}).items()},
         network=network,
         certificate=_read_json(folder / "certificate.json", _check_certificate),

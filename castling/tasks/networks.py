@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from timm.models import load_state_dict
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
@@ -24,11 +25,13 @@ from castling.models.levit_attention import LevitDesign
 from castling.models.pretrained import load_host_weights
 from castling.sentences import one_line, shown
 from castling.tasks.huggingface import is_huggingface, make_huggingface, read_huggingface
-from castling.tensor_files import refuse_packed
+from castling.tensor_files import refuse_packed, refuse_swollen
 
 # What networks of tasks call the network that they are built on, and what wrappers of it call the one inside.
 INNER_NAMES = ("backbone.", "model.", "vit.")
 COUNTS = ("depth", "num_heads", "embed_dim", "patch_size", "img_size")  # options that are at least 1, each or all
+# What timm's networks raise for options that they cannot be made with, beside ValueError.
+MAKING_ERRORS = (AssertionError, RuntimeError, TypeError, AttributeError, LookupError, ArithmeticError)
 TWO_LABELS = ("LABEL_0", "LABEL_1")  # what transformers has by default, and then does not save
 
 
@@ -188,9 +191,9 @@ def _make_plain(
     head = {"features_only": True} if num_outputs is None else {"num_classes": num_outputs}
     try:
         network: nn.Module = timm.create_model(config.name, in_chans=channels, **head, **ours, **config.options)
-    except (AssertionError, RuntimeError, TypeError) as error:
-        options = one_line(config.options)
-        raise ValueError(f"{config.name} cannot be made with options {options}: {one_line(error)}") from error
+    except MAKING_ERRORS as error:
+        options, said = one_line(config.options), one_line(error) or type(error).__name__
+        raise ValueError(f"{config.name} cannot be made with options {options}: {said}") from error
     return network
 
 
@@ -211,7 +214,7 @@ def head_width(config: NetworkConfig) -> int:
     weights = read_weights(config.weights, "model.weights")
     first = classifiers if isinstance(classifiers, str) else classifiers[0]
     found: Tensor | None = weights.get(f"{first}.weight", weights.get(f"{first}.l.weight"))
-    return 0 if found is None else len(found)
+    return 0 if found is None or not found.ndim else len(found)
 
 
 def read_weights(path: str | Path, place: str) -> dict[str, Tensor]:
@@ -234,6 +237,10 @@ def read_weights(path: str | Path, place: str) -> dict[str, Tensor]:
     other = next((name for name, value in weights.items() if not isinstance(value, Tensor)), None)
     if other is not None:
         raise ValueError(f"{place}: {path} holds no weights: {shown(other)} is a {type(weights[other]).__name__}")
+    refuse_swollen(weights, Path(path).stat().st_size, f"{place}: {path}")
+    odd = next((name for name, value in weights.items() if value.layout != torch.strided or value.is_meta), None)
+    if odd is not None:
+        raise ValueError(f"{place}: {path} holds no weights: {shown(odd)} is a tensor without numbers of its own")
     return weights
 
 
@@ -242,7 +249,9 @@ def _load_stage(network: nn.Module, path: str) -> None:
     try:
         network.load_state_dict(read_weights(path, "model.convert.start"))
     except RuntimeError as error:
-        raise ValueError(f"model.convert.start: {path} does not fit the converted network: {error}") from error
+        raise ValueError(
+            f"model.convert.start: {path} does not fit the converted network: {one_line(error)}"
+        ) from error
 
 
 def load_start(network: Any, path: str | Path) -> None:
@@ -267,7 +276,10 @@ def load_start(network: Any, path: str | Path) -> None:
         if name.startswith(heads) and (name not in weights or weights[name].shape != value.shape):
             weights[name] = value
     fitting = {name: value for name, value in weights.items() if name in own or not name.startswith(heads)}
-    load_host_weights(network, fitting)
+    try:
+        load_host_weights(network, fitting)
+    except ValueError as error:
+        raise ValueError(f"model.weights: {path}: {error}") from error
 
 
 def weights_inside(weights: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:

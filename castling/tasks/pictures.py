@@ -203,6 +203,8 @@ class PictureLoader:
                     yield batch if self._finish is None else {**batch, "image": self._finish(batch["image"])}
         except DataAway as error:  # of a reading process, behind its traceback
             raise DataAway(str(error).rstrip().rpartition(f"{DataAway.__name__}: ")[2]) from error
+        except (ConnectionError, EOFError) as error:  # killed while it sent a batch, before torch has noticed
+            raise RuntimeError(f"DataLoader worker ended while it sent a batch: {error}") from error
 
 
 class _ReadableOnly:

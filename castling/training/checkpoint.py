@@ -36,6 +36,7 @@ KNOWN: dict[str, Any] = {  # types of what every run has in its state
     "log_size": int,
     "progress": dict[str, Any],
     "scaler": dict[str, Any],
+    "num_examples": tuple[int, int],
 }
 
 

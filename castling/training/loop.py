@@ -139,6 +139,8 @@ class Trainer:
 
     def _begin(self, network: nn.Module, resume: bool) -> None:
         """Make the run folder, once a first pass has shown that the pictures fit the network."""
+        for share in (0.0, 1.0):
+            set_threshold(network, self.config.threshold, share)  # which may be none for this network
         last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
         advice = mask_advice(network, self.task.training_inputs(), last_threshold)
         if self.folder.writes:
@@ -286,8 +288,14 @@ class Trainer:
 
     def _restore(self, why: str) -> None:
         together(partial(self.state.restore, self.folder))
-        agree("steps of the last good checkpoint", self.state.progress.step)
-        self.folder.event(why, step=self.state.progress.step)
+        step = self.state.progress.step
+        agree("steps of the last good checkpoint", step)
+        if step > self.last_step:  # which would never be reached
+            raise ValueError(
+                f"{self.folder.path} is at step {step}, and config.yaml ends at step {self.last_step}: put its "
+                "training.epochs and training.max_steps back, or begin another run"
+            )
+        self.folder.event(why, step=step)
 
     def _go_back(self, trouble: str) -> None:
         """Return to the last good checkpoint with a lower learning rate, a bounded number of times."""

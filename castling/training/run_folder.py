@@ -103,13 +103,16 @@ class RunFolder:
         """
         return read_object(self.path / FACTS)
 
-    def task(self) -> Task:
+    def task(self, recipe: Recipe | None = None) -> Task:
         """The task of the run, which needs no data.
+
+        Args:
+            recipe: what `recipe` gave; read where it was not.
 
         Raises:
             ValueError: if there is no run, or its facts are not those of its task.
         """
-        recipe, facts = self.recipe(), self.facts()
+        recipe, facts = recipe or self.recipe(), self.facts()
         try:
             return recipe.make_task(facts)
         except ValueError as error:

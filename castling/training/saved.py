@@ -84,7 +84,7 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
                 f"{folder} holds castled weights and no checkpoints; got checkpoint {which!r}. "
                 f"Castle that one first: castling castle {shlex.quote(str(folder.parent))} --checkpoint {which}"
             )
-    task = run.task()
+    task = run.task(recipe)
     try:
         network = task.build_network()
     except ValueError as error:
@@ -99,8 +99,11 @@ def open_model(folder: Path | str, which: Which | None = None) -> SavedModel:
         raise ValueError(f"{folder} has no good checkpoint")
     load_weights(network, checkpoint.weights.get("ema", checkpoint.weights["model"]), folder)
     share = checkpoint.noted("share", folder)
-    set_threshold(network, recipe.training.threshold, share)
-    set_blend_to(network, recipe.training.blend, share)
+    try:
+        set_threshold(network, recipe.training.threshold, share)
+        set_blend_to(network, recipe.training.blend, share)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
     return SavedModel(network.eval(), recipe, task, checkpoint.step)
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from castling.plain_values import from_plain
-from castling.sentences import one_line
 from castling.training.checkpoint import Checkpoint, load_last, load_weights, save_checkpoint
+from castling.training.optimizer_state import load_optimizer
 from castling.training.run_folder import RunFolder
 
 
@@ -43,6 +43,17 @@ class Progress:
     loss_sum: float = 0.0
     loss_count: int = 0
     metrics: dict[str, Any] | None = None
+
+
+@dataclass
+class Scaler:
+    """What torch's scaler of fp16 losses says of itself, by torch's names."""
+
+    scale: float
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
+    _growth_tracker: int
 
 
 @dataclass
@@ -117,7 +128,7 @@ class RunState:
         if checkpoint is None:
             folder.begin_anew()
             return
-        before = checkpoint.state.get("num_examples", self.num_examples)
+        before = list(checkpoint.state.get("num_examples", self.num_examples))
         if before != self.num_examples:
             raise ValueError(
                 f"{folder.path} was trained on {before[0]} pictures and evaluated on {before[1]}; now there are "
@@ -126,16 +137,15 @@ class RunState:
             )
         load_weights(self.model, checkpoint.weights["model"], folder.path)
         if self.ema is not None:
+            if "ema" not in checkpoint.weights:
+                raise ValueError(f"{folder.path}: its checkpoint lacks the moving average that config.yaml describes")
             load_weights(self.ema.module, checkpoint.weights["ema"], folder.path)
-        try:
-            self.optimizer.load_state_dict(dict(checkpoint.optimizer))
-        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(
-                f"{folder.path}: the state of its optimizer is not that of {type(self.optimizer).__name__}, which "
-                f"config.yaml describes: {one_line(error)}"
-            ) from error
+        load_optimizer(self.optimizer, checkpoint.optimizer, folder.path)
         if self.scaler is not None and "scaler" in checkpoint.state:
-            self.scaler.load_state_dict(checkpoint.state["scaler"])
+            where = f"{folder.path}: the scaler of its checkpoint"
+            self.scaler.load_state_dict(asdict(from_plain(Scaler, checkpoint.state["scaler"], where)))
         where = f"{folder.path}: the progress of its checkpoint"
         self.progress = from_plain(Progress, checkpoint.noted("progress", folder.path), where)
+        if not 0 <= self.progress.step == checkpoint.step:
+            raise ValueError(f"{where} is at step {self.progress.step}, and the checkpoint at step {checkpoint.step}")
         folder.cut_log(checkpoint.noted("log_size", folder.path))

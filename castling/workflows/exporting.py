@@ -20,6 +20,7 @@ from castling.exporting import QuantizationCard, Verification, describe_deployme
 from castling.exporting.metadata import Metadata
 from castling.measure.metric import Metric
 from castling.measure.plain_json import json_text
+from castling.sentences import one_line
 from castling.tasks.networks import NetworkConfig, head_width, read_weights
 from castling.tasks.task import Batch, Task
 from castling.training.recipe import recipe_values
@@ -132,7 +133,7 @@ def _named(name: str, size: Size | None, batch: int, weights: Path | None, with_
         try:
             network.load_state_dict(read_weights(weights, "--weights"))
         except RuntimeError as error:
-            raise ValueError(f"{weights} does not fit {name}: {error}") from error
+            raise ValueError(f"{weights} does not fit {name}: {one_line(error)}") from error
     if branches(network) and not with_branch:
         network = castle(network, inplace=True)
     channels, *sides = network.pretrained_cfg["input_size"]

@@ -50,11 +50,10 @@ data: {image_size: 64, values: [0, 1], ignore: [255]}
 training: {blend: {kind: linear}, clip_norm: 1.0}
 """,
 }
-RUN = {
+RUN = {  # short, as parsing is what takes time
     "task": "classification",
     "model": {"name": "castling_deit_tiny_patch16_224", "options": SIZES},
-    "data": {"source": "digits", "image_size": 16, "channels": 1, "mean": [0.3], "std": [0.4]},
-    "augment": {"auto_augment": None},
+    "data": {"source": "digits", "image_size": 16},
 }
 LABELS = [str(number) for number in range(3)]
 COCO = {
@@ -124,24 +123,38 @@ def run_folder(folder):
     speed = {"environment": {"cpu": "one"}, "rows": SPEED}
     make_run(folder, summary={"metrics": [], "steps": 5}, certificate=certificate(), speed=speed)
     (folder / "quarantine.jsonl").write_text(json.dumps(line) + "\n")
-    (folder / "config.yaml").write_text(yaml.safe_dump(RUN))  # short, as parsing is what takes time
+    (folder / "config.yaml").write_text(yaml.safe_dump(RUN))
     kept = ("config.yaml", "facts.json", "network.json", "environment.json", "log.jsonl", "quarantine.jsonl")
     return contents(folder, *kept, "summary.json", "certificate.json", "speed.json")
 
 
 def checkpoint(folder):
-    """The last checkpoint of a network of four weights."""
+    """The last checkpoint of a network of four weights, as training in fp16 leaves it."""
     network = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(network.parameters())
     network(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     progress = {"step": 2, "evaluated": 2, "loss_sum": 0.5, "metrics": None}
-    state = {"progress": progress, "share": 0.5, "score": 0.25, "log_size": 0}
+    scaler = {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 1}
+    state = {"progress": progress, "share": 0.5, "score": 0.25, "log_size": 0, "num_examples": [3, 2], "scaler": scaler}
     weights = {"model": network.state_dict(), "ema": network.state_dict()}
     (folder / "checkpoints").mkdir(parents=True)
     saved = save_checkpoint(folder / "checkpoints", Checkpoint(2, weights, optimizer.state_dict(), state))
     (folder / "log.jsonl").touch()
     return contents(folder, *(f"checkpoints/{saved.name}/{file.name}" for file in sorted(saved.iterdir())))
+
+
+def opened_run(folder):
+    """A run in the middle of training, of whose weights predictions can be made."""
+    run, schedule = RunFolder(folder), {"kind": "linear", "start": 0.02, "end": 1.0}
+    recipe = parse_recipe({**RUN, "training": {"threshold": schedule}})
+    run.create(recipe, {"labels": LABELS}, {"attention": "castling"})
+    network = recipe.make_task({"labels": LABELS}).build_network()
+    weights, state = {"model": network.state_dict()}, {"share": 0.5, "score": 0.25}
+    saved = save_checkpoint(run.checkpoints, Checkpoint(2, weights, {}, state))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**RUN, "training": {"threshold": schedule}}))
+    of_checkpoint = (f"checkpoints/{saved.name}/{file.name}" for file in sorted(saved.iterdir()))
+    return contents(folder, "config.yaml", "facts.json", *of_checkpoint)
 
 
 def castled(folder):
@@ -305,3 +318,11 @@ EXPORTED = {
 def contents(folder, *names):
     """The bytes of files by name."""
     return {name: (folder / name).read_bytes() for name in names}
+
+
+def write(folder, files):
+    """Write files by name, each as a new one: what is written over some file systems flush to the disk, which waits."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_bytes(content)

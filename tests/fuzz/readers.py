@@ -23,6 +23,7 @@ from mutation import (
     mutate_yaml,
     mutate_zip,
 )
+from timm.utils import ModelEmaV3
 
 from castling.exporting import read_metadata
 from castling.report.run_data import occupancy_trajectories, read_run
@@ -31,7 +32,7 @@ from castling.tasks.classification.distillation import LogitsTeacher
 from castling.tasks.detection.data import DetectionData
 from castling.tasks.detection.data import open_split as open_boxes
 from castling.tasks.huggingface import read_huggingface, read_preprocessing
-from castling.tasks.networks import read_weights
+from castling.tasks.networks import load_start
 from castling.tasks.pictures import in_channels, read_picture
 from castling.tasks.segmentation.classes import read_list
 from castling.tasks.segmentation.data import SegmentationData, read_classes
@@ -39,6 +40,7 @@ from castling.tasks.segmentation.data import find_pairs as find_mask_pairs
 from castling.tasks.segmentation.layouts import read_ade_list
 from castling.tasks.segmentation.masks import read_labels
 from castling.training import RunFolder, load_recipe, parse_recipe
+from castling.training.checkpoint import load_best
 from castling.training.saved import open_model
 from castling.training.state import Progress, RunState
 
@@ -90,7 +92,7 @@ class Reader:
         name: what it is called in tests.
         make: the good files, by name; made in a folder that is given.
         read: reads the folder in which one file, whose path is given too, was spoiled.
-        seal: what a sender who knows the format does to the other files then, such as new checksums.
+        seal: what a sender who knows the format does to another file then, such as new checksums; gives its name.
         names_file: whether the message has to name the file or its folder; of pictures, whoever reads them does.
         spoiled: the files that are spoiled; all where none is named.
     """
@@ -98,7 +100,7 @@ class Reader:
     name: str
     make: Callable[[Path], Files]
     read: Callable[[Path, Path], Any]
-    seal: Callable[[Path, str], None] | None = None
+    seal: Callable[[Path, str], str | None] | None = None
     names_file: bool = True
     spoiled: tuple[str, ...] = ()
 
@@ -121,20 +123,23 @@ def _read_run(folder, file):
 def _restore(folder, file):
     network = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(network.parameters())
-    state = RunState(network, optimizer, None, None, Progress())
+    ema, scaler = ModelEmaV3(network, 0.9), torch.amp.GradScaler("cpu")
+    state = RunState(network, optimizer, ema, scaler, Progress(), [3, 2])
     state.restore(RunFolder(folder, writes=False))
+    load_best(folder / "checkpoints")
     network(torch.ones(1, 2)).sum().backward()
     optimizer.step()
 
 
 def _reseal(folder, file):
-    """New checksums for what was spoiled."""
-    manifest = (folder / file).parent / "manifest.json"
-    if manifest.name == Path(file).name:
-        return
-    checksums = json.loads(manifest.read_text())
+    """New checksums for what was spoiled; gives the name of the manifest that has them."""
+    manifest = Path(file).with_name("manifest.json")
+    if manifest.as_posix() == file or not (folder / manifest).is_file():
+        return None
+    checksums = json.loads((folder / manifest).read_bytes())
     checksums[Path(file).name] = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(checksums))
+    good_files.write(folder, {manifest: json.dumps(checksums).encode()})
+    return manifest.as_posix()
 
 
 def _read_picture(folder, file):
@@ -157,6 +162,12 @@ def _read_metadata(folder, file):
     return parse_recipe(said.run["recipe"]) if said.run else said
 
 
+def _read_weights(folder, file):
+    network = torch.nn.Linear(2, 2)
+    load_start(network, file)
+    return network(torch.ones(1, 2))
+
+
 def _read_huggingface(folder, file):
     return read_huggingface(str(folder)), read_preprocessing(str(folder))
 
@@ -165,6 +176,7 @@ READERS = [
     Reader("recipe", lambda folder: good_files.recipes(), lambda folder, file: load_recipe(file), names_file=False),
     Reader("run", good_files.run_folder, _read_run),
     Reader("checkpoint", good_files.checkpoint, _restore, _reseal),
+    Reader("opened_run", good_files.opened_run, lambda folder, file: open_model(folder), _reseal),
     Reader("castled", good_files.castled, lambda folder, file: open_model(folder), _reseal),
     Reader("idx", lambda folder: good_files.idx(), lambda folder, file: read_idx(folder, "train")),
     Reader("idx_packed", lambda folder: good_files.idx(packed=True), lambda folder, file: read_idx(folder, "val")),
@@ -187,7 +199,7 @@ READERS = [
         lambda folder: good_files.class_lists(),
         lambda folder, file: (read_ade_list if file.name.startswith("object") else read_list)(file),
     ),
-    Reader("weights", lambda folder: good_files.weights(), lambda folder, file: read_weights(file, "model.weights")),
+    Reader("weights", lambda folder: good_files.weights(), _read_weights),
     *(
         Reader(f"metadata_{name}", make, _read_metadata, names_file=False, spoiled=(f"model.{ending}",))
         for name, (ending, make) in good_files.EXPORTED.items()

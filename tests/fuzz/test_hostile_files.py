@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 import torch
 from guard import guarded
+from safetensors.torch import save_file
 
 from castling.exporting import read_metadata
 from castling.settings import read_yaml
 from castling.tasks.array_files import read_cifar, read_idx
 from castling.tasks.byte_pickles import read_byte_pickle
 from castling.tasks.detection.voc import read_voc
-from castling.tasks.networks import read_weights
+from castling.tasks.networks import load_start, read_weights
 from castling.tasks.pictures import MAX_PIXELS, read_picture
+from castling.tensor_files import parse_torch
 from castling.training import parse_recipe
 from castling.training.manifest import read_whole
 
@@ -169,6 +171,47 @@ def test_weights_with_a_program_are_refused_in_a_line(tmp_path, monkeypatch):
         read_weights(Path("a.pth"), "model.weights")
     assert len(str(error.value).splitlines()) == 1
     assert not Path("ran").exists()
+
+
+def test_a_pickle_that_ends_within_a_number_is_refused_in_a_line():
+    saved = io.BytesIO()
+    with zipfile.ZipFile(saved, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02G\x00")
+        archive.writestr("a/version", "3")
+    with guarded(), pytest.raises(ValueError, match=r"optimizer\.pt holds no tensors: unpack requires"):
+        parse_torch(saved.getvalue(), "optimizer.pt")
+
+
+def test_tensors_of_which_one_number_stands_for_all_are_refused(tmp_path):
+    saved, swollen = io.BytesIO(), torch.zeros(1).expand(2**30, 2)
+    torch.save({"state": [{"exp_avg": swollen}]}, saved)
+    with guarded(), pytest.raises(ValueError, match=r"optimizer\.pt holds no tensors: its .* 8,589,934,592 of them"):
+        parse_torch(saved.getvalue(), "optimizer.pt")
+    torch.save({"pos_embed": swollen}, tmp_path / "a.pth")
+    with guarded(), pytest.raises(ValueError, match=r"a\.pth holds no tensors: its .* 8,589,934,592 of them"):
+        read_weights(tmp_path / "a.pth", "model.weights")
+    torch.save({"position_ids": torch.arange(9).expand(1, 9), "half": torch.zeros(8)[:4]}, tmp_path / "b.pth")
+    assert set(read_weights(tmp_path / "b.pth", "model.weights")) == {"position_ids", "half"}
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse")
+@pytest.mark.parametrize("odd", [torch.zeros(2, 2, device="meta"), torch.eye(2).to_sparse()])
+def test_weights_without_numbers_of_their_own_are_refused(tmp_path, odd):
+    torch.save({"weight": odd, "bias": torch.zeros(2)}, tmp_path / "a.pth")
+    with guarded(), pytest.raises(ValueError, match=r"a\.pth holds no weights: 'weight' is a tensor without numbers"):
+        load_start(torch.nn.Linear(2, 2), tmp_path / "a.pth")
+
+
+def test_weights_with_other_names_are_refused_in_a_line(tmp_path):
+    names = ["weight", "bias\n\x1b[2J", *(f"of.another.network.{number}" for number in range(1000))]
+    save_file({name: torch.zeros(2) for name in names}, tmp_path / "a.safetensors")
+    with (
+        guarded(),
+        pytest.raises(ValueError, match=r"model\.weights: .*a\.safetensors: .* missing \['bias'\]") as error,
+    ):
+        load_start(torch.nn.Linear(2, 2), tmp_path / "a.safetensors")
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 2000
 
 
 ENTITIES = "".join(f'<!ENTITY e{place} "{f"&e{place - 1};" * 10}">' for place in range(1, 10))

@@ -62,3 +62,9 @@ def test_the_order_is_that_of_the_description_and_a_value_that_was_not_logged_is
 
 def test_a_metric_goes_from_process_to_process():
     assert pickle.loads(pickle.dumps(ERROR)) == ERROR
+
+
+@pytest.mark.parametrize("name", [["loss"], {}, 1, None])
+def test_a_metric_of_a_log_has_a_text_for_a_name(name):
+    with pytest.raises(ValueError, match=r"metrics\.name must be text; got "):
+        with_values([{"name": name, "unit": ""}], {"loss": 0.5})

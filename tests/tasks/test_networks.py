@@ -87,7 +87,10 @@ def test_attention_settings_of_other_models_are_refused(settings):
         NetworkConfig("test_vit", **settings)
 
 
-@pytest.mark.parametrize("option", [{"dephth": 2}, {"depth": "two"}, {"num_heads": 5}, {"num_classes": 3}], ids=str)
+WRONG_OPTIONS = [{"dephth": 2}, {"depth": "two"}, {"num_heads": 5}, {"num_classes": 3}, {"img_size": [16]}]
+
+
+@pytest.mark.parametrize("option", WRONG_OPTIONS, ids=str)
 def test_wrong_option_is_named(option):
     [given] = option
     with pytest.raises(ValueError, match=f"{NAME} cannot be made with options .*'{given}'"):

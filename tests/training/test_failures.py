@@ -23,6 +23,7 @@ from castling.training import RunFolder, TrainingFailed, load_recipe, loop, trai
 from castling.training.checkpoint import load_last, save_checkpoint
 from castling.training.evaluation import Evaluation
 from castling.training.recipe import recipe_text
+from castling.training.saved import open_model
 from castling.training.state import Progress, RunState
 
 
@@ -293,3 +294,34 @@ def test_data_of_another_size_is_not_gone_on_with(micro, pictures, tmp_path):
     (pictures / "train" / "cat" / "3.jpg").unlink()
     with pytest.raises(ValueError, match=r"was trained on 40 pictures and evaluated on 10; now there are 39 and 10"):
         train(folder_recipe(micro, pictures), tmp_path / "run", resume=True)
+
+
+def test_a_run_that_is_further_than_its_recipe_goes_is_refused(micro, tmp_path):
+    train(micro(), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"run is at step 6, and config\.yaml ends at step 4"):
+        train(micro("training.max_steps=4"), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("end", ["start", "end"])
+def test_a_threshold_that_no_attention_weight_has_is_refused_before_anything_is_written(micro, tmp_path, end):
+    with pytest.raises(ValueError, match=r"threshold must lie in \[0, 1\], as attention weights do; got 2\.5"):
+        train(micro(f"training.threshold.{end}=2.5"), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_run_whose_recipe_has_another_threshold_is_named(micro, tmp_path):
+    train(micro("training.max_steps=1"), tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("start: 0.05", "start: 70.0"))
+    with pytest.raises(ValueError, match=r"run: threshold must lie in \[0, 1\], as attention weights do; got"):
+        open_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_reading_process_that_is_killed_while_it_sends_is_said(micro, tmp_path, monkeypatch, error):
+    def cut_off(self):
+        raise error
+
+    monkeypatch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data", cut_off)
+    with pytest.raises(ChildProcessError, match="a reading process was killed, as systems do for want of memory"):
+        train(micro("training.workers=1", "training.max_steps=1"), tmp_path / "run")

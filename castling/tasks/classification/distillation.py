@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from castling.measure.plain_json import parse_json
 from castling.plain_values import plain_value
 from castling.sentences import one_line
-from castling.tensor_files import parse_safetensors, refuse_packed
+from castling.tasks.networks import read_weights
+from castling.tensor_files import parse_safetensors
 
 LOGITS, NAMES = "logits.safetensors", "names.json"
 
@@ -140,10 +141,8 @@ def make_teacher(
         if model.num_classes != num_classes:
             raise ValueError(f"teacher {config.model} knows {model.num_classes} classes, the data {num_classes}")
         return ModelTeacher(model, mean, std)
-    if not Path(config.weights).is_file():
-        raise ValueError(f"distillation.weights: there is no file {config.weights}")
+    read_weights(config.weights, "distillation.weights")  # refuses what is none, before timm fits it to the model
     model = timm.create_model(config.model, num_classes=num_classes, in_chans=channels)
-    refuse_packed(Path(config.weights), config.weights)
     try:
         load_checkpoint(model, config.weights, device="cpu", weights_only=True)
     except Exception as error:  # each format of weights raises its own

@@ -215,8 +215,14 @@ def test_weights_that_do_not_fit_the_teacher_are_refused(checkpoint):
 @pytest.mark.parametrize("name", ["x.safetensors", "x.pth"])
 def test_damaged_weights_of_a_teacher_are_refused(tmp_path, name):
     (tmp_path / name).write_text("hello, these are no weights")
-    with pytest.raises(ValueError, match=f"the teacher's weights .*{name}"):
+    with pytest.raises(ValueError, match=rf"distillation\.weights: .*{name} holds no weights"):
         make_teacher(DistillationConfig(model="test_vit", weights=str(tmp_path / name)), NAMES, 4, 3, MEAN, STD)
+
+
+def test_weights_of_a_teacher_that_are_much_more_than_their_file_are_refused(tmp_path):
+    torch.save({"pos_embed": torch.zeros(1).expand(1, 2**30, 4)}, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=r"distillation\.weights: .*x\.pth holds no tensors: its .* bytes stand for"):
+        make_teacher(DistillationConfig(model="test_vit", weights=str(tmp_path / "x.pth")), NAMES, 4, 3, MEAN, STD)
 
 
 def test_missing_weights_of_a_teacher_are_named(tmp_path):

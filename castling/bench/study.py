@@ -30,14 +30,14 @@ class Variant:
         set: settings that differ from the study's, by path.
         recipe: another recipe than the study's.
         note: what it is, in a few words.
-        against: the variant that it is compared with, instead of the study's baseline.
+        against: the variants that it is compared with, or the one, instead of the study's baseline.
         paper: its row in the paper's table that the study names.
     """
 
     set: dict[str, Any] = field(default_factory=dict)
     recipe: str | None = None
     note: str = ""
-    against: str | None = None
+    against: tuple[str, ...] | None = None
     paper: str | None = None
 
 
@@ -107,11 +107,11 @@ class Study(Plan):
         check_seeds(self.seeds)
         if self.pictures is not None and self.pictures < 1:
             raise ValueError(f"pictures must be at least 1; got {self.pictures}")
-        others = {"baseline": self.baseline}
-        others |= {f"variants.{name}.against": variant.against for name, variant in self.variants.items()}
-        for place, other in others.items():
-            if other is not None:
-                check_choice(place, other, self.variants)
+        if self.baseline is not None:
+            check_choice("baseline", self.baseline, self.variants)
+        for name, variant in self.variants.items():
+            for other in variant.against or ():
+                check_choice(f"variants.{name}.against", other, [known for known in self.variants if known != name])
         for name, variant in self.variants.items():
             if variant.paper is not None:
                 self._check_paper(name, variant.paper)
@@ -125,10 +125,12 @@ class Study(Plan):
         ]
         check_choice(f"row of the paper's table {table}, column {column}", row, rows)
 
-    def opponent(self, variant: str) -> str | None:
-        """The variant that another is compared with; None for the baseline itself."""
-        other = self.variants[variant].against or self.baseline
-        return None if other == variant else other
+    def opponents(self, variant: str) -> tuple[str, ...]:
+        """The variants that another is compared with; none for the baseline itself."""
+        against = self.variants[variant].against
+        if against is not None:
+            return against
+        return () if self.baseline is None or self.baseline == variant else (self.baseline,)
 
     def paper_figure(self, variant: str) -> float | None:
         """What the paper has in the row of a variant; None where it has none."""
@@ -163,7 +165,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def load_study(name: str | Path, overrides: Iterable[str] = ()) -> Study:
-    """Read a study.
+    """Read a study; of one that is `like` another, what its file does not say is the other's.
 
     Args:
         name: a file, or the name of a shipped study, such as `kernels`.
@@ -178,7 +180,11 @@ def load_study(name: str | Path, overrides: Iterable[str] = ()) -> Study:
         'linear_angular'
     """
     path = find_study(name)
-    return parse_study(read_yaml(path.read_bytes(), str(path)), path.stem, overrides)
+    values = read_yaml(path.read_bytes(), str(path))
+    if "like" in values:
+        other = find_study(str(values.pop("like")))
+        values = {**read_yaml(other.read_bytes(), str(other)), **values}
+    return parse_study(values, path.stem, overrides)
 
 
 def parse_study(values: Mapping[str, Any], name: str, overrides: Iterable[str] = ()) -> Study:
@@ -198,7 +204,7 @@ def parse_study(values: Mapping[str, Any], name: str, overrides: Iterable[str] =
     if not isinstance(variants, Mapping):
         raise ValueError(f"study {name}: variants is a mapping of names to variants; got {shown(variants)}")
     try:
-        parsed = {key: from_mapping(Variant, value or {}, f"variants.{key}") for key, value in variants.items()}
+        parsed = {key: _parse_variant(key, value) for key, value in variants.items()}
         plan = from_mapping(Plan, {key: value for key, value in values.items() if key != "variants"})
         settings = {one.name: getattr(plan, one.name) for one in fields(Plan)}
         study = Study(name=name, variants=parsed, overrides=tuple(overrides), **settings)
@@ -211,3 +217,10 @@ def parse_study(values: Mapping[str, Any], name: str, overrides: Iterable[str] =
             f"study {name}: variants of several tasks have no metric in common: {', '.join(sorted(tasks))}"
         )
     return study
+
+
+def _parse_variant(name: str, values: Any) -> Variant:
+    against = values.get("against") if isinstance(values, Mapping) else None
+    if isinstance(against, str):
+        values = {**values, "against": [against]}
+    return from_mapping(Variant, {} if values is None else values, f"variants.{name}")

@@ -104,6 +104,6 @@ def _show(study: Study, flags: argparse.Namespace, console: Console) -> None:
         cost = forecast(study, variant)
         steps = "" if cost.steps is None else f"{cost.steps:,}"
         macs = "" if cost.macs is None else amount(cost.macs)
-        table.add_row(variant, study.opponent(variant) or "", steps, macs, study.variants[variant].note)
+        table.add_row(variant, ", ".join(study.opponents(variant)), steps, macs, study.variants[variant].note)
     console.print(table)
     console.print(f"run it: castling study {flags.name} --out DIR", highlight=False, markup=False)

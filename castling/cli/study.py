@@ -11,9 +11,14 @@ from rich.table import Table
 
 from castling.bench.study import Study, load_study
 from castling.bench.study_cost import forecast
+from castling.extras import import_extra
+from castling.measure.plain_json import json_text
 from castling.recipes import study_names
-from castling.report.run_text import amount
+from castling.report.run_text import amount, duration
+from castling.report.study_data import to_json
 from castling.workflows.study import State, StudyInterrupted, StudyResult, StudyRun, run_study, study_runs
+from castling.workflows.study_page import write_page
+from castling.workflows.study_run import seconds_per_step
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,24 +37,27 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--only", nargs="+", metavar="VARIANT", help="variants to train (default: all)")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings of all runs")
     add("--jobs", type=int, default=1, metavar="N", help="processes at a time, of one thread each (default: 1)")
+    add("--probe", action="store_true", help="measure seconds a step of every variant, on its data, and train nothing")
+    add("--json", action="store_true", help="print what came out as JSON")
     add("--test", action="store_true", help="at the end, evaluate on the test pictures: once, after all choices")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """List studies, show one, or run it."""
-    console = Console()
+    console = Console(stderr=flags.json)
     if flags.name is None:
-        if flags.out is not None:
-            raise ValueError("--out needs the name of a study")
+        if flags.out is not None or flags.probe:
+            raise ValueError("--out and --probe need the name of a study")
         console.width = max(console.width, 110)  # names are never cut
         console.print(_list())
         return 0
     study = load_study(flags.name, flags.set)
-    if flags.out is None:
+    if flags.out is None or flags.probe:
         console.width = max(console.width, 110)
         _show(study, flags, console)
         return 0
+    import_extra("matplotlib", "report")  # rather now than after hours
     try:
         result = run_with_progress(study, flags, console)
     except StudyInterrupted as interrupted:
@@ -57,9 +65,12 @@ def run(flags: argparse.Namespace) -> int:
         return 128 + interrupted.signum
     for name, reason in result.failed.items():
         console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
-    for path in (result.rows, result.curves):
-        if path.exists():
+    if result.rows.exists():
+        page, found = write_page(study, flags.out, result)
+        for path in (result.rows, result.curves, page):
             console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        if flags.json:
+            print(json_text(to_json(found), indent=2))
     return int(bool(result.failed))
 
 
@@ -99,11 +110,24 @@ def _show(study: Study, flags: argparse.Namespace, console: Console) -> None:
     """What a study would run, and what each run would cost."""
     for line in (study.title, study.question.strip(), study.budget):
         console.print(line, highlight=False, markup=False)
-    table = Table("variant", "compared with", "steps", "MACs a run", "what it is")
-    for variant in dict.fromkeys(run.variant for run in study_runs(study, "", flags.only, flags.seeds)):
-        cost = forecast(study, variant)
+    table = Table(
+        "variant", "compared with", "steps", "MACs a run", *(["time a run"] if flags.probe else []), "what it is"
+    )
+    runs = study_runs(study, "", flags.only, flags.seeds)
+    total = 0.0
+    for run in {run.variant: run for run in runs}.values():
+        cost, note = forecast(study, run.variant), study.variants[run.variant].note
         steps = "" if cost.steps is None else f"{cost.steps:,}"
         macs = "" if cost.macs is None else amount(cost.macs)
-        table.add_row(variant, ", ".join(study.opponents(variant)), steps, macs, study.variants[variant].note)
+        measured = []
+        if flags.probe:
+            seconds = seconds_per_step(run.recipe) * (cost.steps or 1)
+            total += seconds * sum(other.variant == run.variant for other in runs)
+            measured = [duration(seconds) if cost.steps else f"{seconds:.2g} s a step"]
+        table.add_row(run.variant, ", ".join(study.opponents(run.variant)), steps, macs, *measured, note)
     console.print(table)
+    if flags.probe and study.pictures:
+        console.print(
+            f"{len(runs)} runs, {duration(total)} of training in one process; evaluations come on top", highlight=False
+        )
     console.print(f"run it: castling study {flags.name} --out DIR", highlight=False, markup=False)

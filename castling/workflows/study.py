@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,7 @@ from castling.training.records import Record, StepRecord
 from castling.training.signals import StopRequest
 from castling.workflows.study_run import Work, do_work
 
-State = Literal["running", "done", "failed"]
+State = Literal["running", "done", "tested", "failed"]
 POLL = 0.5  # seconds between two looks at the processes
 LOGS = "logs"
 
@@ -151,20 +152,21 @@ def run_study(
     rows, curves = (open_results(out, name, resume=True) for name in (study.name, f"{study.name}_curves"))
     result = StudyResult(rows, curves)
 
-    def ended(run: StudyRun, reason: str | None) -> None:
+    def ended(run: StudyRun, reason: str | None, state: State = "done") -> None:
         if reason is None:
             append_new(result.curves, curve_rows(run.variant, run.seed, run.folder), CURVE_KEY)
             append_new(result.rows, result_rows(run.variant, run.seed, run.folder), KEY)
         else:
             result.failed[run.name] = reason
-        watch(run, "done" if reason is None else "failed", 1.0)
+        watch(run, state if reason is None else "failed", 1.0)
 
     def work_through(work: Work, wanted: Sequence[StudyRun]) -> None:
+        ends = partial(ended, state="done" if work == "train" else "tested")
         with StopRequest() as stop:
             if jobs:
-                _in_processes(work, wanted, jobs, out / LOGS, stop, ended, watch)
+                _in_processes(work, wanted, jobs, out / LOGS, stop, ends, watch)
             else:
-                _in_here(work, wanted, stop, ended, watch)
+                _in_here(work, wanted, stop, ends, watch)
 
     missing = []
     for run in runs:

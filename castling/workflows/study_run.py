@@ -5,9 +5,14 @@ As a process of its own, `python -m castling.workflows.study_run`, it reads its 
 
 from __future__ import annotations
 
+import itertools
 import logging
+import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +26,7 @@ from castling.settings import read_yaml
 from castling.training import RunFolder, parse_recipe, train
 from castling.training.evaluation import OnDevice, best_device, evaluate
 from castling.training.recipe import Recipe, first_difference
-from castling.training.records import Watch
+from castling.training.records import Record, Watch
 from castling.training.run_folder import write_file
 from castling.training.saved import CASTLED, CERTIFICATE, open_model
 from castling.training.signals import Interrupted
@@ -94,6 +99,29 @@ def evaluate_on_test(folder: Path) -> None:
         networks = {before: as_values(found.model), CASTLED: as_values(found.castled)}
     content = {"networks": networks, "environment": describe_environment()}
     write_file(folder / TEST, json_text(content, indent=2).encode())
+
+
+def seconds_per_step(recipe: Recipe, steps: int = 5) -> float:
+    """How long a training step takes here and now: the median of some, without the first two, which warm up.
+
+    Args:
+        recipe: the recipe; its data must be there.
+        steps: how many are measured.
+    """
+    ends: list[float] = []
+
+    def watch(record: Record) -> None:
+        ends.append(time.perf_counter())
+        if len(ends) > steps + 2:
+            raise _Enough
+
+    with tempfile.TemporaryDirectory() as folder, suppress(_Enough):
+        train(recipe, Path(folder) / "probe", watch=watch)
+    return statistics.median(after - before for before, after in itertools.pairwise(ends[1:]))
+
+
+class _Enough(Exception):
+    """What was to be measured is."""
 
 
 def main(arguments: Sequence[str]) -> int:

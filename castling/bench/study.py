@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +140,25 @@ class Study(Plan):
             return None
         return float(paper_numbers()[self.paper.table, row, self.paper.column])
 
-    def run_recipe(self, variant: str, seed: int) -> Recipe:
-        """The recipe of one run.
+    @cached_property
+    def recipes(self) -> dict[str, Recipe]:
+        """The recipe of every variant, with whatever seed it has.
 
         Raises:
             ValueError: for settings that make no recipe; names the variant.
         """
+        return {variant: self._recipe(variant) for variant in self.variants}
+
+    def run_recipe(self, variant: str, seed: int) -> Recipe:
+        """The recipe of one run."""
+        return replace(self.recipes[variant], seed=seed)
+
+    def _recipe(self, variant: str) -> Recipe:
         chosen = self.variants[variant]
         try:
             file = find_recipe(chosen.recipe or self.recipe)
             values = with_changes(read_yaml(file.read_bytes(), str(file)), [*self.common.items(), *chosen.set.items()])
-            return parse_recipe(with_changes(with_overrides(values, self.overrides), [("seed", seed)]))
+            return parse_recipe(with_overrides(values, self.overrides))
         except ValueError as error:
             raise ValueError(f"study {self.name}, variant {variant}: {error}") from error
 
@@ -210,8 +219,7 @@ def parse_study(values: Mapping[str, Any], name: str, overrides: Iterable[str] =
         study = Study(name=name, variants=parsed, overrides=tuple(overrides), **settings)
     except ValueError as error:
         raise ValueError(f"study {name}: {error}") from error
-    recipes = {variant: study.run_recipe(variant, study.seeds[0]) for variant in study.variants}
-    tasks = {recipe.task for recipe in recipes.values()}
+    tasks = {recipe.task for recipe in study.recipes.values()}
     if len(tasks) > 1:
         raise ValueError(
             f"study {name}: variants of several tasks have no metric in common: {', '.join(sorted(tasks))}"

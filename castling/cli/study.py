@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from castling.bench.study import Study, load_study
-from castling.bench.study_cost import forecast
+from castling.bench.study_cost import forecast, roughly
 from castling.extras import import_extra
 from castling.measure.plain_json import json_text
 from castling.recipes import study_names
@@ -94,12 +94,11 @@ def run_with_progress(study: Study, flags: argparse.Namespace, console: Console)
 
 def _list() -> Table:
     """All studies, with what they ask and what they would cost."""
-    table = Table(
-        "study", "question", "runs", "MACs", title="MACs are those of training: three forward passes a picture"
-    )
+    table = Table("study", "question", "runs", "MACs", title="MACs of training, about: three forward passes a picture")
+    count = roughly()
     for name in study_names():
         study = load_study(name)
-        cost = [forecast(study, variant) for variant in study.variants]
+        cost = [forecast(study, variant, count) for variant in study.variants]
         known = [one.macs * len(study.seeds) for one in cost if one.macs is not None]
         macs = amount(sum(known)) if len(known) == len(cost) else "depends on the data"
         table.add_row(name, study.question.strip(), str(len(study.variants) * len(study.seeds)), macs)

@@ -108,6 +108,13 @@ def fullest(occupancy: Occupancy) -> dict[str, float]:
     return {layer: max(heads) for layer, heads in occupancy.items() if heads}
 
 
+def is_recorded(path: Path, variant: str, seed: int, folder: Path) -> bool:
+    """Whether a file has the rows of a run that is done: to make them again takes a moment for each."""
+    begin = (variant, str(seed), _as_cell(RunFolder(folder).summary()["seconds"]))
+    splits = {row["split"] for row in read_rows(path) if (row["variant"], row["seed"], row["seconds"]) == begin}
+    return VALIDATION in splits and ("test" in splits or not (folder / TEST).is_file())
+
+
 def append_new(path: Path, rows: Iterable[Mapping[str, Any]], key: tuple[str, ...]) -> int:
     """Append those rows of which the file has none with the same cells in the columns of the key; returns how many."""
     known = {tuple(row[column] for column in key) for row in read_rows(path)}

@@ -6,7 +6,7 @@ The trajectories of masks are the paper's figure of non-zeros in auxiliary masks
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,8 @@ from castling.measure.statistics import sample_deviation
 from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure, save_figure, tidy
 from castling.report.run_figures import RunFigure, plain, scale_occupancy
 from castling.report.run_text import layer_label
-from castling.report.study_data import (
-    Difference,
-    Points,
-    StudyData,
-    VariantData,
-    agreement_with_paper,
-    differences,
-)
+from castling.report.study_comparison import Difference, agreement_with_paper, differences
+from castling.report.study_data import Points, StudyData, VariantData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +46,7 @@ def draw_study(study: StudyData, folder: Path) -> list[RunFigure]:
 
     pairs = differences(study)
     curves = [variant for variant in study.measured if any(variant.curves.values())]
+    gaps = {variant.name: variant.gaps for variant in study.measured if any(variant.gaps.values())}
     masks = [variant for variant in study.measured if any(variant.masks.values())]
     with_paper = [variant for variant in study.measured if variant.paper is not None]
     if study.measured:
@@ -64,7 +59,13 @@ def draw_study(study: StudyData, folder: Path) -> list[RunFigure]:
         add("differences", "Differences", caption, lambda path: draw_differences(study, pairs, path))
     if curves:
         caption = "Means over the seeds at each evaluation, and one standard deviation on either side."
-        add("curves", "Learning curves", caption, lambda path: draw_curves(study, curves, path))
+        lines = {variant.name: variant.curves for variant in curves}
+        add("curves", "Learning curves", caption, lambda path: draw_curves(lines, _unit(study), path))
+    if gaps:
+        caption = "What castling would have cost at each evaluation: means over the seeds, and one standard deviation."
+        unit = study.metric.difference_unit
+        lost = "lost by castling" + (f", {unit}" if unit else "")
+        add("gaps", "Castling gap", caption, lambda path: draw_curves(gaps, lost, path))
     if masks:
         caption = (
             "Entries that survive the mask in the fullest head of every layer: the mean over the seeds, and from the "
@@ -108,17 +109,24 @@ def draw_differences(study: StudyData, pairs: Sequence[Difference], path: Path) 
     return save_figure(figure, path)
 
 
-def draw_curves(study: StudyData, variants: Sequence[VariantData], path: Path) -> Path:
-    """Scores over epochs, some variants a panel."""
-    groups = [variants[first : first + LINES] for first in range(0, len(variants), LINES)]
+def draw_curves(lines: Mapping[str, Mapping[int, Points]], label: str, path: Path) -> Path:
+    """Numbers of variants by seed, over epochs; some variants a panel.
+
+    Args:
+        lines: points of each seed, by variant.
+        label: what they are.
+        path: the path of the PNG.
+    """
+    names = list(lines)
+    groups = [names[first : first + LINES] for first in range(0, len(names), LINES)]
     figure, panels = _panels(len(groups), 2.9)
     for axes, group in zip(panels, groups, strict=False):
-        for variant, colour in zip(group, COLOURS, strict=False):
-            places, mean, low, high = _band(list(variant.curves.values()), spread=True)
+        for name, colour in zip(group, COLOURS, strict=False):
+            places, mean, low, high = _band(list(lines[name].values()), spread=True)
             axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
             marker = "o" if len(places) < 30 else ""
-            axes.plot(places, mean, color=colour, linewidth=1.5, marker=marker, markersize=3, label=plain(variant.name))
-        axes.set(xlabel="epoch", ylabel=plain(_unit(study)))
+            axes.plot(places, mean, color=colour, linewidth=1.5, marker=marker, markersize=3, label=plain(name))
+        axes.set(xlabel="epoch", ylabel=plain(label))
         axes.legend(frameon=False, fontsize=8)
         tidy(axes)
     return save_figure(figure, path)

@@ -12,7 +12,8 @@ from castling.report.page_template import PAGE, card, facts_table, prose, table
 from castling.report.run_figures import RunFigure
 from castling.report.run_page import figures_section
 from castling.report.run_text import MISSING, amount
-from castling.report.study_data import Difference, StudyData, VariantData, agreement_with_paper, differences
+from castling.report.study_comparison import Difference, agreement_with_paper, differences
+from castling.report.study_data import StudyData, VariantData
 from castling.report.study_figures import describe_agreement, draw_study
 
 PAGE_NAME = "study.html"

@@ -74,6 +74,20 @@ def test_a_study_runs_and_says_what_came_out(tiny, tmp_path, capsys):
     page = (out / "study.html").read_text()
     assert "Does the branch help?" in page
     assert "data:image/png;base64," in page
+    check_evaluate(out, capsys)
+
+
+def check_evaluate(out, capsys):
+    """The verb `evaluate` finds the same on the test pictures of a run, and others on those of validation."""
+    found = {}
+    for flags in ([], ["--test"]):
+        assert main(["evaluate", str(out / "twin-0"), "--json", *flags]) == 0
+        found[bool(flags)] = json.loads(capsys.readouterr().out)["model"]
+    seen = json.loads((out / "twin-0" / "test.json").read_text())["networks"]["as trained"]
+    assert found[True] == pytest.approx(seen, rel=1e-5)
+    assert found[False] == pytest.approx(json.loads((out / "twin-0" / "summary.json").read_text())["model"], rel=1e-5)
+    assert main(["evaluate", str(out / "twin-0"), "--test", "--answers", str(out / "answers")]) == 2
+    assert "--test is not for them" in capsys.readouterr().err
 
 
 def test_a_failing_run_is_named_and_the_exit_code_is_1(tiny, tmp_path, capsys):

@@ -8,15 +8,8 @@ import pytest
 from scipy import stats
 
 from castling.measure.metric import Metric
-from castling.report.study_data import (
-    StudyData,
-    VariantData,
-    agreement_with_paper,
-    differences,
-    fill,
-    last_rows,
-    to_json,
-)
+from castling.report.study_comparison import agreement_with_paper, differences, to_json
+from castling.report.study_data import StudyData, VariantData, fill, last_rows
 from castling.report.study_page import render_study, write_study
 
 ACCURACY = Metric("top1", 0.0)
@@ -99,6 +92,7 @@ def test_rows_become_scores():
             ("20", "2", "castled", "0.7"),
             ("10", "1", "castled", "0.5"),
             ("10", "1", "as trained", "0.6"),
+            ("20", "2", "as trained", "0.75"),
         )
     ]
     first, second = (fill(VariantData(name), rows, curves, ACCURACY) for name in "ab")
@@ -107,6 +101,8 @@ def test_rows_become_scores():
     assert first.with_branch == {0: pytest.approx(80.0)}
     assert (first.lost, first.verdicts, first.macs) == ({0: 1.0}, {0: "cheap"}, 1000)
     assert first.curves == {0: [(1.0, pytest.approx(50.0)), (2.0, pytest.approx(70.0))]}
+    assert first.gaps == {0: [(1.0, pytest.approx(10.0)), (2.0, pytest.approx(5.0))]}
+    assert second.gaps == {}
     assert second.scores == {0: pytest.approx(72.0), 1: pytest.approx(60.0)}
     assert last_rows(rows[3:5], ("seed",)) == rows[4:5]
 
@@ -145,14 +141,14 @@ def test_the_written_page_has_all_figures_inside(tmp_path):
     lines = {seed: [(1.0, 70.0 + seed), (2.0, 80.0)] for seed in range(2)}
     many = [replace(variant("c", curves=lines), name=f"other {number}") for number in range(9)]
     found = study(
-        variant("a", paper=26.0, curves=lines, masks=masks),
+        variant("a", paper=26.0, curves=lines, gaps=lines, masks=masks),
         variant("b", opponents=("a",), paper=27.0),
         *many,
     )
     page = write_study(found, tmp_path).read_text()
     figures = sorted(path.stem for path in (tmp_path / "figures").iterdir())
-    assert figures == ["curves", "differences", "masks", "paper", "scores"]
-    assert page.count("data:image/png;base64,") == 5
+    assert figures == ["curves", "differences", "gaps", "masks", "paper", "scores"]
+    assert page.count("data:image/png;base64,") == 6
     assert not re.search(r"(src|href)=\"(?!data:)", page)
 
 

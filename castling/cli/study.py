@@ -16,8 +16,9 @@ from castling.measure.plain_json import json_text
 from castling.recipes import study_names
 from castling.report.run_text import amount, duration
 from castling.report.study_comparison import to_json
-from castling.workflows.study import State, StudyInterrupted, StudyResult, StudyRun, run_study, study_runs
+from castling.workflows.study import StudyResult, run_study, study_runs
 from castling.workflows.study_page import write_page
+from castling.workflows.study_processes import State, StudyInterrupted, StudyRun
 from castling.workflows.study_run import seconds_per_step
 
 

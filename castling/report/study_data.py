@@ -1,4 +1,4 @@
-"""A study as data: scores by variant and seed, read from its rows. Of a network with a branch the castled form counts."""
+"""A study as data: scores by variant and seed, from its rows. Of a network with a branch the castled form counts."""
 
 from __future__ import annotations
 

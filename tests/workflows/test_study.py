@@ -15,8 +15,9 @@ from castling.bench.results_file import read_rows
 from castling.bench.study import parse_study
 from castling.measure.plain_json import read_object
 from castling.training import RunFolder
-from castling.workflows import study as running
-from castling.workflows.study import StudyInterrupted, run_study, study_runs, trained_share
+from castling.workflows import study_processes
+from castling.workflows.study import run_study, study_runs
+from castling.workflows.study_processes import StudyInterrupted, trained_share
 
 TINY = {
     "title": "Tiny",
@@ -112,6 +113,11 @@ def test_what_is_done_is_kept_and_what_is_not_goes_on(finished, tmp_path):
     out = tmp_path / "study"
     (out / "castled-1" / "certificate.json").unlink()
     shutil.rmtree(out / "twin-1")
+    rows_file = out / finished[1].rows.name
+    *others, last = rows_file.read_text().splitlines()
+    twin = last.split(",")
+    twin[6] = "999"  # its seconds: it was another training that took longer
+    rows_file.write_text("\n".join([*others, ",".join(twin)]) + "\n")
     before, seen = times_of(out), []
     result = run_study(tiny(), out, jobs=0, watch=lambda run, state, share: seen.append((run.name, state)))
     assert not result.failed
@@ -135,7 +141,7 @@ def test_the_test_pictures_are_looked_at_once_and_on_demand(finished, tmp_path, 
     assert len(rows) == 6
     seen = read_object(out / "castled-0" / "test.json")["networks"]
     assert float(rows[1]["top1"]) == pytest.approx(seen["castled"]["top1"], rel=1e-5)
-    monkeypatch.setattr(running, "do_work", None)  # nothing is left to do
+    monkeypatch.setattr(study_processes, "do_work", None)  # nothing is left to do
     again = run_study(tiny(), out, jobs=0, test=True)
     assert read_rows(again.rows) == read_rows(result.rows)
 

@@ -64,6 +64,7 @@ class Plan:
         question: what is to be found out.
         recipe: the recipe that variants begin with.
         baseline: the variant that all others are compared with, seed by seed; None for those alone that say `against`.
+        metric: the metric that is compared; None for the task's deciding one.
         common: settings of all variants, by path.
         seeds: the seeds with which each is trained.
         budget: how much training each gets, in words.
@@ -75,6 +76,7 @@ class Plan:
     question: str
     recipe: str
     baseline: str | None = None
+    metric: str | None = None
     common: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     budget: str = ""

@@ -114,15 +114,20 @@ def fill(variant: VariantData, rows: Sequence[Row], curves: Sequence[Row], metri
             filled["scores" if row["split"] == VALIDATION else "tested"][seed] = score
             macs = int(row["macs"])
             if row["network"] == CASTLED:
-                filled["lost"][seed], verdicts[seed] = float(row["lost"]), row["verdict"]
+                verdicts[seed] = row["verdict"]
+    before, after = filled["with_branch"], filled["scores"]
+    filled["lost"] |= {seed: _lost(before[seed], after[seed], metric) for seed in before if seed in after}
     reached, gaps = _curves(variant.name, curves, metric)
     return replace(variant, **filled, verdicts=verdicts, curves=reached, gaps=gaps, macs=macs)
+
+
+def _lost(before: float, after: float, metric: Metric) -> float:
+    return before - after if metric.higher_is_better else after - before
 
 
 def _curves(name: str, rows: Sequence[Row], metric: Metric) -> tuple[dict[int, Points], dict[int, Points]]:
     """What counts at each evaluation, and how much more there was before castling, by seed."""
     mine = last_rows((row for row in rows if row["variant"] == name), ("seed", "network", "step"))
-    sign = 1.0 if metric.higher_is_better else -1.0
     reached: dict[int, Points] = {}
     gaps: dict[int, Points] = {}
     for seed in sorted({int(row["seed"]) for row in mine}):
@@ -133,5 +138,5 @@ def _curves(name: str, rows: Sequence[Row], metric: Metric) -> tuple[dict[int, P
         before, castled = scores[AS_TRAINED], scores[CASTLED]
         reached[seed] = sorted((castled or before).items())
         if castled:
-            gaps[seed] = [(epoch, sign * (before[epoch] - castled[epoch])) for epoch in sorted(castled)]
+            gaps[seed] = [(epoch, _lost(before[epoch], castled[epoch], metric)) for epoch in sorted(castled)]
     return reached, gaps

@@ -8,6 +8,7 @@ from pathlib import Path
 from castling.bench.results_file import read_rows
 from castling.bench.study import Study
 from castling.bench.study_rows import fullest
+from castling.config import check_choice
 from castling.measure.metric import Metric
 from castling.report.study_data import Points, StudyData, VariantData, fill
 from castling.report.study_page import write_study
@@ -48,11 +49,13 @@ def study_data(study: Study, out: Path, rows: Path, curves: Path, failed: Mappin
         failed: the reasons of runs that failed, by name.
 
     Raises:
-        ValueError: if no run is done: then there is no metric.
+        ValueError: if no run is done, or the study's metric is none of theirs.
     """
     found, on_the_way = read_rows(rows), read_rows(curves)
     runs = {name: sorted({int(row["seed"]) for row in found if row["variant"] == name}) for name in study.variants}
-    metric = _metric([RunFolder(out / f"{name}-{seed}") for name, seeds in runs.items() for seed in seeds])
+    metric = _metric(
+        study.metric, [RunFolder(out / f"{name}-{seed}") for name, seeds in runs.items() for seed in seeds]
+    )
     variants = [
         fill(
             VariantData(
@@ -82,11 +85,13 @@ def study_data(study: Study, out: Path, rows: Path, curves: Path, failed: Mappin
     )
 
 
-def _metric(runs: Sequence[RunFolder]) -> Metric:
-    """The deciding metric, as the first run that is still there describes it."""
+def _metric(name: str | None, runs: Sequence[RunFolder]) -> Metric:
+    """The metric of this name, or the deciding one, as the first run that is still there describes it."""
     for run in runs:
         if run.is_finished():
-            return Metric(**run.summary()["metrics"][0], value=0.0)
+            known = {about["name"]: Metric(**about, value=0.0) for about in run.summary()["metrics"]}
+            check_choice("metric", name or next(iter(known)), known)
+            return known[name or next(iter(known))]
     raise ValueError("no run of this study is done: there is nothing to compare yet")
 
 

@@ -17,6 +17,7 @@ from castling.measure.plain_json import read_object
 from castling.training import RunFolder
 from castling.workflows import study_processes
 from castling.workflows.study import run_study, study_runs
+from castling.workflows.study_page import study_data
 from castling.workflows.study_processes import StudyInterrupted, trained_share
 
 TINY = {
@@ -106,6 +107,21 @@ def test_curves_have_every_evaluation_and_how_full_masks_were(finished):
     assert float(row["fullest_mask"]) == pytest.approx(max(record.occupancy["blocks.0.attn"]), rel=1e-5)
     assert row["masks"].startswith("blocks.0.attn=")
     assert all(row["fullest_mask"] == "" for row in rows if row["variant"] == "twin")
+
+
+def test_another_metric_can_be_compared(finished):
+    out, result = finished
+    found = {
+        metric: study_data(tiny(metric=metric), out, result.rows, result.curves, {}) for metric in ("loss", "top5")
+    }
+    (castled, _) = found["loss"].variants
+    with_branch, without = read_object(out / "castled-0" / "certificate.json")["networks"].values()
+    losses = [network["metrics"][2]["value"] for network in (with_branch, without)]
+    assert castled.scores[0] == pytest.approx(losses[1], rel=1e-5)
+    assert castled.lost[0] == pytest.approx(losses[1] - losses[0], abs=1e-4)
+    assert (found["loss"].metric.higher_is_better, found["top5"].metric.unit) == (False, "%")
+    with pytest.raises(ValueError, match="unknown metric 'top6': did you mean 'top5'"):
+        study_data(tiny(metric="top6"), out, result.rows, result.curves, {})
 
 
 def test_what_is_done_is_kept_and_what_is_not_goes_on(finished, tmp_path):

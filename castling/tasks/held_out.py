@@ -71,6 +71,11 @@ class Part(Generic[Whole]):
         return stored
 
 
+def whole_of(source: Whole | Part[Whole]) -> Whole:
+    """The source that a part is of, or the source itself: it knows more than its pictures."""
+    return source.whole if isinstance(source, Part) else source
+
+
 def open_splits(open_split: Callable[[str], Whole], share: float) -> dict[str, Whole | Part[Whole]]:
     """The pictures to train on and those to evaluate on.
 

@@ -198,8 +198,8 @@ class Task(ABC):
         data = self.config.data
         if not getattr(data, "held_out", 0.0):
             raise ValueError(
-                "the held-out pictures of this data were looked at in training already: where a task has data.held_out "
-                "it takes others for that, from the training pictures"
+                "the held-out pictures of this data were looked at in training already: with data.held_out it is "
+                "evaluated on some of the training pictures instead"
             )
         return type(self)(replace(self.config, data=replace(data, held_out=0.0)), self._facts)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from box_pictures import box_recipe, write_boxes
+from mask_pictures import mask_recipe, write_masks
 
 from castling.tasks import held_out
 from castling.tasks.batches import Shard
@@ -16,6 +18,7 @@ from castling.tasks.networks import NetworkConfig
 from castling.tasks.picture_sources import open_source
 from castling.tasks.preparation import PictureConfig
 from castling.tasks.pretraining.data import PretrainingData, open_pictures
+from castling.training import parse_recipe
 
 DIGITS = {"source": "digits", "image_size": 16, "channels": 1, "mean": (0.3,), "std": (0.4,), "crop_share": 1.0}
 MODEL = NetworkConfig("castling_deit_tiny_patch16_224", options={"img_size": 16, "patch_size": 4})
@@ -120,6 +123,28 @@ def test_pictures_without_labels_are_held_out_too():
     sources = open_splits(lambda split: open_pictures(data, split), data.held_out)
     assert len(sources["val"]) == 361  # of 1,442
     assert not set(names(sources["train"])) & set(names(sources["val"]))
+
+
+@pytest.mark.parametrize("kind", ["boxes", "masks"])
+def test_boxes_and_masks_are_held_out_with_their_pictures(kind, tmp_path):
+    if kind == "boxes":
+        pytest.importorskip("faster_coco_eval")
+        values, num_own = box_recipe(write_boxes(tmp_path / "data")), 8
+    else:
+        values, num_own = mask_recipe(write_masks(tmp_path / "data")), 8
+    whole = parse_recipe(values).make_task()
+    values["data"]["held_out"] = 0.25
+    task = parse_recipe(values).make_task()
+    assert task.facts == whole.facts
+    train, val = names(task.sources["train"]), names(task.sources["val"])
+    assert (len(train), len(val)) == (12, 4)
+    assert sorted(train + val) == sorted(names(whole.sources["train"]))
+    (batch,) = task.loader("val", 4)
+    assert batch["index"].tolist() == [0, 1, 2, 3]
+    assert len(task.on_test().sources["val"]) == num_own
+    values["data"]["held_out"] = 1
+    with pytest.raises(ValueError, match="held_out is the share of the training pictures"):
+        parse_recipe(values)
 
 
 @pytest.mark.parametrize("share", [1.0, -0.1, 7])

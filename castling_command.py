@@ -23,6 +23,7 @@ VERBS = {
     "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
     "report": "write a run as an HTML page with figures",
     "models": "list models with parameters and MACs",
+    "study": "train variants of a recipe with several seeds, and compare them",
     "bench": "measure speed and cost",
     "paper": "compare parameters and MACs with the paper's tables",
     "figures": "draw the paper's explanatory figures",

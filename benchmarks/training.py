@@ -1,6 +1,7 @@
 """Recipes trained to their end and castled, one row a network: its metrics, its verdict, steps and seconds.
 
-What they reached on the way is in a second file, one row for every evaluation of a network.
+What they reached on the way is in a second file, one row for every evaluation of a network. `castling study` compares
+variants of one recipe; this is for recipes that have little in common.
 
 python benchmarks/training.py NAME RECIPE ... [--set data.root=DIR] [--seeds 0 1] --out DIR
 """
@@ -8,41 +9,26 @@ python benchmarks/training.py NAME RECIPE ... [--set data.root=DIR] [--seeds 0 1
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from castling.bench.results_file import append_row, open_results
+from castling.bench.study_rows import curve_rows, result_rows
+from castling.measure.environment import describe_environment
 from castling.measure.heap import keep_heap
-from castling.measure.metric import as_values
-from castling.training import load_recipe, train
-from castling.training.run_folder import RunFolder
-from castling.workflows.castle_run import castle_run
+from castling.training import load_recipe
+from castling.workflows.study_run import train_and_castle
+
+FIRST = ("seed", "network")
+STUDYS_OWN = ("variant", "split", "lost", "macs", "parameters", "step", "fullest_mask", "masks")
 
 
-def measure(recipe: str, overrides: list[str], seed: int, folder: Path) -> list[dict[str, Any]]:
-    """Train a recipe, or go on with it, and castle it where it has branches: a row for each of its networks."""
-    made = load_recipe(recipe, [*overrides, f"seed={seed}"])
-    summary = train(made, folder, resume=(folder / "config.yaml").is_file())
-    begin = {"recipe": recipe, "seed": seed}
-    cost = {name: summary[name] for name in ("epochs", "steps", "seconds")}
-    if summary["castled"] is None:
-        return [{**begin, "network": "as trained", **cost, "verdict": None, **summary["model"]}]
-    certificate, _ = castle_run(folder, tolerance=100.0)
-    return [
-        {**begin, "network": name, **cost, "verdict": certificate.verdict, **as_values(report.metrics)}
-        for name, report in certificate.networks.items()
-    ]
-
-
-def curves(recipe: str, seed: int, folder: Path) -> list[dict[str, Any]]:
-    """The metrics of every evaluation in training, without those of single classes."""
-    rows = []
-    for record in RunFolder(folder).evals():
-        for network, metrics in (("as trained", record.model), ("castled", record.castled)):
-            if metrics is not None:
-                place = {"recipe": recipe, "seed": seed, "network": network, "epoch": record.epoch}
-                rows.append(place | as_values([metric for metric in metrics if not metric.detail]))
-    return rows
+def of_recipe(recipe: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a study as a row of a recipe."""
+    left_out = {*FIRST, *STUDYS_OWN, *describe_environment()}
+    rest = {name: value for name, value in row.items() if name not in left_out}
+    return {"recipe": recipe, **{name: row[name] for name in FIRST}, **rest}
 
 
 def main() -> None:
@@ -60,11 +46,12 @@ def main() -> None:
     for seed in flags.seeds:
         for recipe in flags.recipes:
             folder = flags.out / f"{Path(recipe).name}-{seed}"
-            for row in measure(recipe, flags.set, seed, folder):
-                append_row(path, row)
-                print(row, flush=True)
-            for row in curves(recipe, seed, folder):
-                append_row(curves_path, row)
+            train_and_castle(load_recipe(recipe, [*flags.set, f"seed={seed}"]), folder)
+            for row in result_rows(recipe, seed, folder):
+                append_row(path, of_recipe(recipe, row))
+                print(of_recipe(recipe, row), flush=True)
+            for row in curve_rows(recipe, seed, folder):
+                append_row(curves_path, of_recipe(recipe, row))
     print(f"wrote {path} and {curves_path}")
 
 

@@ -85,21 +85,42 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         >>> with_overrides({"training": {"epochs": 3}}, ["training.epochs=5", "seed=1"])
         {'training': {'epochs': 5}, 'seed': 1}
     """
-    result = cast(dict[str, Any], _plain(values))
+    changes = []
     for override in overrides:
         path, equals, text = override.partition("=")
-        keys = path.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(path.strip().split(".")):
             raise ValueError(f"expected key=value, such as training.epochs=10; got {override!r}")
-        value = _load_yaml(text, f"the value of {override!r}")
+        changes.append((path.strip(), _load_yaml(text, f"the value of {override!r}")))
+    return with_changes(values, changes)
+
+
+def with_changes(values: Mapping[str, Any], changes: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A nested mapping with some values replaced, in this order.
+
+    Args:
+        values: the mapping, left as it is.
+        changes: paths, with dots between the keys, and their new values; mappings and lists replace the old one whole.
+
+    Raises:
+        ValueError: for a path with an empty key, or one that goes through a value that is no mapping.
+
+    Example:
+        >>> with_changes({"training": {"epochs": 3}}, [("training.epochs", 5), ("model", {"name": "vit"})])
+        {'training': {'epochs': 5}, 'model': {'name': 'vit'}}
+    """
+    result = cast(dict[str, Any], _plain(values))
+    for path, value in changes:
+        keys = path.split(".")
+        if not all(keys):
+            raise ValueError(f"expected the path of a setting, such as training.epochs; got {path!r}")
         target = result
         for key in keys[:-1]:
             if target.get(key) is None:
                 target[key] = {}
             target = target[key]
             if not isinstance(target, dict):
-                raise ValueError(f"{override!r} goes through {key!r}, which is {target!r} and holds no settings")
-        target[keys[-1]] = value
+                raise ValueError(f"{path!r} goes through {key!r}, which is {target!r} and holds no settings")
+        target[keys[-1]] = _plain(value)
     return result
 
 

@@ -218,7 +218,7 @@ def test_override_that_is_no_yaml_is_named():
 
 
 def test_override_through_a_value_is_refused():
-    with pytest.raises(ValueError, match=r"'a\.b\.c=1' goes through 'b', which is 3 and holds no settings"):
+    with pytest.raises(ValueError, match=r"'a\.b\.c' goes through 'b', which is 3 and holds no settings"):
         with_overrides({"a": {"b": 3}}, ["a.b.c=1"])
 
 

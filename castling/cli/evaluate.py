@@ -30,6 +30,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("model", type=Path, metavar="RUN", help="run folder, or its castled folder")
     parser.add_argument("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     parser.add_argument("--data", metavar="DIR", help="another place of the run's data")
+    parser.add_argument("--test", action="store_true", help="on the data's own held-out pictures, with data.held_out")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at a time")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="reading processes")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -39,10 +40,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(flags: argparse.Namespace) -> None:
     """Print metrics; with --answers, write those of the training pictures instead."""
+    if flags.test and flags.answers is not None:
+        raise ValueError("--answers are those of the training pictures: --test is not for them")
     saved = open_model(flags.model, flags.checkpoint)
     device = best_device()
     network = saved.network.to(device)
     task = saved.task if flags.data is None else saved.task.elsewhere(root=flags.data)
+    task = task.on_test() if flags.test else task
     console = Console(stderr=flags.json)
     if flags.answers is not None:
         loader = task.loader("train", flags.batch_size, workers=flags.workers)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castling.extras import import_extra
-from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure
+from castling.report.plotting import BLUE, GREEN, GREY, RED, new_figure, tidy
 from castling.report.run_data import CASTLED, SOFTMAX, RunData, Side, occupancy_trajectories, or_nan
 from castling.report.run_text import (
     before_castling,
@@ -101,7 +101,7 @@ def draw_metric(runs: Sequence[RunData], path: Path) -> Path:
     label = f"{metric_name(runs[0])}, {unit}" if unit else metric_name(runs[0])
     axes.set(xlabel="epoch", ylabel=plain(label))
     axes.locator_params(axis="x", integer=True)
-    _tidy(axes)
+    tidy(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return _save(figure, path)
 
@@ -121,7 +121,7 @@ def draw_loss(runs: Sequence[RunData], path: Path) -> Path:
     if shown and 0 < min(shown) < max(shown) / WIDE_RANGE:
         _log_scale(axes)
     axes.set(xlabel="training step", ylabel="training loss")
-    _tidy(axes, thousands=True)
+    tidy(axes, thousands=True)
     if len(runs) > 1:
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return _save(figure, path)
@@ -146,7 +146,7 @@ def draw_occupancy(run: RunData, path: Path) -> Path:
         mean, low, high = ([100 * share for share in shares] for shares in (layer.mean, layer.low, layer.high))
         axes.fill_between(layer.steps, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(layer.steps, mean, color=colour, linewidth=1.6, label=plain(layer_label(layer.layer)))
-    _scale_occupancy(axes, [100 * share for layer in trajectories for share in (*layer.mean, max(layer.high))])
+    scale_occupancy(axes, [100 * share for layer in trajectories for share in (*layer.mean, max(layer.high))])
     axes.set_ylabel("entries that survive the mask, %")
     if thresholds:
         panels[1].plot(*zip(*thresholds, strict=True), color=GREY, linewidth=1.6, drawstyle="steps-post")
@@ -155,7 +155,7 @@ def draw_occupancy(run: RunData, path: Path) -> Path:
             _log_scale(panels[1])
         panels[1].set_ylabel("threshold")
     for panel in panels:
-        _tidy(panel, thousands=True)
+        tidy(panel, thousands=True)
     panels[-1].set_xlabel("training step")
     num_columns = 1 + (len(trajectories) - 1) // 24
     figure.legend(loc="outside right upper", title="layer", ncols=num_columns, frameon=False, fontsize=9)
@@ -188,7 +188,7 @@ def draw_cost(run: RunData, path: Path) -> Path:
         axes.set(xscale="log", ylabel=label)
         _log_scale(axes)
         axes.margins(x=0.08, y=0.2)
-        _tidy(axes)
+        tidy(axes)
     panels[0].legend(frameon=False, fontsize=9, loc="upper left")
     tokens = [num_tokens_at(run, size) for size in sizes]
     labels = [f"{size}" + (f"\n{count:,}" if count else "") for size, count in zip(sizes, tokens, strict=True)]
@@ -207,7 +207,7 @@ def _plot_metric(axes: Axes, run: RunData, side: Side, label: str, look: dict[st
         axes.plot([epoch for epoch, _ in found], scores, label=plain(label), **look)
 
 
-def _scale_occupancy(axes: Axes, values: list[float]) -> None:
+def scale_occupancy(axes: Axes, values: list[float]) -> None:
     """An axis on which 0.1 % and exactly 0 both show: linear around zero, logarithmic above where needed."""
     above = [value for value in values if value > 0]
     if not above:
@@ -254,18 +254,6 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
 def plain(text: str) -> str:
     """Text that matplotlib takes as it is: a dollar begins a formula, a leading underscore hides a label."""
     return text.replace("$", r"\$") if not text.startswith("_") else " " + text.replace("$", r"\$")
-
-
-def _tidy(axes: Axes, thousands: bool = False) -> None:
-    """No frame above and on the right, a faint grid, digits in groups."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e6e6e6", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9)
-    axes.xaxis.label.set_fontsize(10)
-    axes.yaxis.label.set_fontsize(10)
-    if thousands:
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -64,7 +64,7 @@ def render_page(runs: Sequence[RunData], figures: Sequence[RunFigure], title: st
     sections = [
         f'<section class="verdict {colour}"><strong>{escape(headline)}</strong><p>{prose(sentence)}</p></section>',
         f'<section class="cards">{"".join(card(*words) for words in _cards(runs))}</section>',
-        _figures(figures),
+        figures_section(figures),
         _certificate(run),
         _runs(runs) if len(runs) > 1 else "",
         _configuration(runs),
@@ -141,7 +141,8 @@ def _cards(runs: Sequence[RunData]) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _figures(figures: Sequence[RunFigure]) -> str:
+def figures_section(figures: Sequence[RunFigure]) -> str:
+    """The figures with their captions, inside the page."""
     if not figures:
         return '<h2>Figures</h2><p class="soft">Nothing is logged yet.</p>'
     drawn = []

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from castling.tasks.pictures import is_held_out, pictures_in, read_picture
+from castling.tasks.held_out import is_held_out
+from castling.tasks.pictures import pictures_in, read_picture
 
 HELD_OUT_FOLDERS = ("val", "validation", "test")
 

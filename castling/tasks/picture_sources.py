@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -270,7 +271,13 @@ class HuggingFaceSource:
 
     def target(self, index: int) -> int:
         """The class of a picture."""
-        return self.targets[self.data.select_columns([self.label_column])[index][self.label_column]]
+        return int(self._targets[index])
+
+    @cached_property
+    def _targets(self) -> np.ndarray:
+        """The class of every picture: to ask the dataset for one at a time takes minutes."""
+        column = self.data.select_columns([self.label_column])[:][self.label_column]
+        return np.array([self.targets[value] for value in column], int)
 
     def stored(self, index: int) -> bytes | None:
         """The picture's file as the dataset holds it, or names it."""

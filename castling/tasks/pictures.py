@@ -7,7 +7,6 @@ an error of a transform is an error of the program, and is raised, as is what is
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import signal
 import struct
@@ -39,7 +38,6 @@ DECODER_ERRORS = (  # what Pillow and its libraries raise for damaged files, bes
     *(ValueError, SyntaxError, TypeError, AttributeError, EOFError, RuntimeError, AssertionError, MemoryError),
     *(LookupError, ArithmeticError, struct.error, zlib.error),
 )
-HELD_OUT = 10  # where nothing says what the splits are, one picture in so many is kept for evaluation
 STOPS = (signal.SIGTERM, signal.SIGINT)
 # Errors of a shared disk or of this process, not of a picture. Those that a system lacks are left out.
 AWAY = {getattr(errno, name, None) for name in ("ESTALE", "ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EMFILE", "ENFILE")}
@@ -316,11 +314,6 @@ def pictures_in(folder: Path, root: Path) -> Iterator[str]:
         for file in files:
             if file.lower().endswith(ENDINGS) and not file.startswith("."):
                 yield f"{prefix}/{file}"
-
-
-def is_held_out(name: str) -> bool:
-    """Whether a picture is kept for evaluation: by its name alone, so that those that come or go move no other."""
-    return int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) % HELD_OUT == 0
 
 
 @contextmanager

@@ -189,6 +189,20 @@ class Task(ABC):
         data = replace(data, **{name: value for name, value in changes.items() if value is not None})
         return type(self)(replace(self.config, data=data), self._facts)
 
+    def on_test(self) -> Task:
+        """The same task whose `val` is the held-out split of the data itself, which its training did not read.
+
+        Raises:
+            ValueError: if its training was evaluated on that split already.
+        """
+        data = self.config.data
+        if not getattr(data, "held_out", 0.0):
+            raise ValueError(
+                "the held-out pictures of this data were looked at in training already: with data.held_out it is "
+                "evaluated on some of the training pictures instead"
+            )
+        return type(self)(replace(self.config, data=replace(data, held_out=0.0)), self._facts)
+
     @classmethod
     def following_original(cls, config: Any) -> Any:
         """The same sections, in which a converted network learns from its original's outputs too, where a task can."""

@@ -22,9 +22,10 @@ from castling.tasks.classification.losses import total_loss
 from castling.tasks.classification.metrics import Accuracy
 from castling.tasks.classification.predict import LabelOptions, interpret_logits
 from castling.tasks.data_check import DataForm
+from castling.tasks.held_out import Part, open_splits
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.picture_sources import LabelledSource
-from castling.tasks.pictures import PictureLoader, Pictures
+from castling.tasks.pictures import PictureLoader, Pictures, Source
 from castling.tasks.prediction import PicturePredictor
 from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
@@ -83,9 +84,10 @@ class Classification(Task):
         return replace(config, distillation=DistillationConfig(kind="soft", model="self", alpha=0.5))
 
     @cached_property
-    def sources(self) -> dict[str, LabelledSource]:
+    def sources(self) -> dict[str, LabelledSource | Part[LabelledSource]]:
         """The pictures of each split, opened when they are first asked for."""
-        return {split: make_source(self.config.data, split) for split in ("train", "val")}
+        data = self.config.data
+        return open_splits(lambda split: make_source(data, split), data.held_out)
 
     @property
     def labels(self) -> list[str]:
@@ -201,5 +203,5 @@ class Classification(Task):
         return make_teacher(distillation, names, len(self.labels), data.channels, data.mean, data.std)
 
 
-def _names(source: LabelledSource) -> list[str]:
+def _names(source: Source) -> list[str]:
     return [source.name(index) for index in range(len(source))]

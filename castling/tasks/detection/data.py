@@ -15,6 +15,7 @@ from castling.config import check_choice
 from castling.sentences import one_line
 from castling.tasks.detection import coco, voc, yolo
 from castling.tasks.detection.annotations import Annotations, Written, usable
+from castling.tasks.held_out import check_share
 
 Format = Literal["auto", "coco", "voc", "yolo"]
 LAYOUTS = {"coco": coco.LAYOUT, "voc": voc.LAYOUT, "yolo": yolo.LAYOUT}
@@ -40,9 +41,11 @@ class DetectionData:
         mean: the mean of the normalisation, one number per channel.
         std: the standard deviation of the normalisation.
         interpolation: the interpolation of resizing.
+        held_out: share of the training pictures that are the validation split instead of the data's own, which is then
+            not opened; 0 for the data's own.
 
     Raises:
-        ValueError: for an unknown format or interpolation, or sides that 32 does not divide.
+        ValueError: for an unknown format or interpolation, sides that 32 does not divide, or a share outside [0, 1).
     """
 
     root: str | None = None
@@ -57,10 +60,12 @@ class DetectionData:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: str = "bilinear"
+    held_out: float = 0.0
 
     channels = 3
 
     def __post_init__(self) -> None:
+        check_share(self.held_out)
         check_choice("format", self.format, get_args(Format))
         check_choice("interpolation", self.interpolation, ("nearest", "bilinear", "bicubic"))
         for side in (self.image_size, *self.sizes):

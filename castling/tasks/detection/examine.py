@@ -8,11 +8,10 @@ import numpy as np
 from PIL import Image
 from torchvision.ops import box_iou
 
-from castling.tasks.detection.annotations import Annotations
 from castling.tasks.detection.drawing import draw_boxes
 from castling.tasks.detection.metrics import Judged, precisions
 from castling.tasks.exhibits import Curves, Exhibit, Gallery
-from castling.tasks.pictures import in_channels
+from castling.tasks.pictures import Source, in_channels
 
 SHOWN = 6  # pictures of a gallery
 MOST_LINES = 8  # curves that can be told apart
@@ -21,7 +20,7 @@ OVERLAP = 0.5  # with the truth, from which on an object is found
 SIDE = 360  # pixels of the longer side of a drawing
 
 
-def examine(pictures: Sequence[Judged], source: Annotations, labels: Sequence[str]) -> list[Exhibit]:
+def examine(pictures: Sequence[Judged], source: Source, labels: Sequence[str]) -> list[Exhibit]:
     """Curves and galleries of a split.
 
     Args:
@@ -74,7 +73,7 @@ def count_mistakes(picture: Judged) -> tuple[int, int]:
 
 
 def _beside(
-    pictures: Sequence[Judged], mistakes: dict[int, tuple[int, int]], source: Annotations, labels: Sequence[str]
+    pictures: Sequence[Judged], mistakes: dict[int, tuple[int, int]], source: Source, labels: Sequence[str]
 ) -> list[tuple[Image.Image, str]]:
     drawn = []
     for picture in pictures:

@@ -33,6 +33,7 @@ from castling.tasks.detection.transforms import (
     prepare,
 )
 from castling.tasks.exhibits import Exhibit
+from castling.tasks.held_out import Part, open_splits, whole_of
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
@@ -87,12 +88,13 @@ class Detection(Task):
         return FORMS
 
     @cached_property
-    def sources(self) -> dict[str, Annotations]:
+    def sources(self) -> dict[str, Annotations | Part[Annotations]]:
         """Pictures and boxes of each split, opened when they are first asked for."""
-        splits = {split: open_split(self.config.data, split) for split in ("train", "val")}
-        known = self._facts or {name: getattr(splits["train"], name) for name in ("labels", "category_ids")}
+        data = self.config.data
+        splits = open_splits(lambda split: open_split(data, split), data.held_out)
+        known = self._facts or {name: getattr(whole_of(splits["train"]), name) for name in ("labels", "category_ids")}
         for source in splits.values():
-            check_classes(source, known["labels"], known["category_ids"])
+            check_classes(whole_of(source), known["labels"], known["category_ids"])
         return splits
 
     @property
@@ -102,7 +104,7 @@ class Detection(Task):
 
     def read_facts(self) -> Facts:
         """Names of the classes and their numbers in the data, and the network's own facts."""
-        train = self.sources["train"]
+        train = whole_of(self.sources["train"])
         return {"labels": train.labels, "category_ids": train.category_ids, **network_facts(self.config.model)}
 
     def build_network(self, training: bool = False) -> nn.Module:

@@ -10,7 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from castling.tasks.detection.annotations import Box, Written
-from castling.tasks.pictures import ENDINGS, is_held_out
+from castling.tasks.held_out import is_held_out
+from castling.tasks.pictures import ENDINGS
 
 LAYOUT = "Annotations/*.xml with JPEGImages/ (or images/), and ImageSets/Main/{split}.txt where there are lists"
 CORNERS = ("xmin", "ymin", "xmax", "ymax")

@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
+from castling.tasks.held_out import check_share
 from castling.tasks.picture_folders import folder_of, open_folder
 from castling.tasks.picture_sources import SourceName, open_source
 from castling.tasks.pictures import Source
@@ -29,9 +30,11 @@ class PretrainingData(PictureConfig):
         name: name of a Hugging Face dataset, or a folder that one was saved to.
         image_column: the column of pictures in a Hugging Face dataset.
         label_column: the column of classes in a Hugging Face dataset.
+        held_out: share of the training pictures that are the validation split instead of the data's own, which is then
+            not opened; 0 for the data's own.
 
     Raises:
-        ValueError: as for `PictureConfig`.
+        ValueError: as for `PictureConfig`, or for a share outside [0, 1).
     """
 
     source: SourceName = "folder"
@@ -39,6 +42,11 @@ class PretrainingData(PictureConfig):
     name: str | None = None
     image_column: str = "image"
     label_column: str = "label"
+    held_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share(self.held_out)
 
 
 @dataclass(frozen=True)

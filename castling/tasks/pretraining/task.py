@@ -14,6 +14,7 @@ from castling.measure.trees import Tree
 from castling.models.input_size import check_image_size
 from castling.tasks.batches import EpochBatches, Shard
 from castling.tasks.exhibits import Exhibit, Gallery
+from castling.tasks.held_out import Part, open_splits
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor, Seen
@@ -69,9 +70,10 @@ class Pretraining(Task):
     config: PretrainingConfig
 
     @cached_property
-    def sources(self) -> dict[str, Numbered]:
+    def sources(self) -> dict[str, Numbered | Part[Numbered]]:
         """The pictures of each split, opened when they are first asked for."""
-        return {split: open_pictures(self.config.data, split) for split in ("train", "val")}
+        data = self.config.data
+        return open_splits(lambda split: open_pictures(data, split), data.held_out)
 
     @cached_property
     def patch(self) -> Patch:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from castling.config import check_choice
+from castling.tasks.held_out import check_share
 from castling.tasks.pictures import read_picture
 from castling.tasks.segmentation.classes import LISTS, ClassList, ClassTable, find_list, make_table, ranges
 from castling.tasks.segmentation.layouts import (
@@ -59,9 +60,12 @@ class SegmentationData:
         mean: the mean of the normalisation, one number per channel.
         std: the standard deviation of the normalisation.
         interpolation: the interpolation of resizing pictures.
+        held_out: share of the training pictures that are the validation split instead of the data's own, which is then
+            not opened; 0 for the data's own.
 
     Raises:
-        ValueError: for an unknown format or interpolation, a side that 32 does not divide, or sides below 1.
+        ValueError: for an unknown format or interpolation, a side that 32 does not divide, sides below 1, or a share
+            outside [0, 1).
     """
 
     root: str | None = None
@@ -81,10 +85,12 @@ class SegmentationData:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: str = "bilinear"
+    held_out: float = 0.0
 
     channels = 3
 
     def __post_init__(self) -> None:
+        check_share(self.held_out)
         check_choice("format", self.format, get_args(Format))
         check_choice("interpolation", self.interpolation, ("nearest", "bilinear", "bicubic"))
         if self.image_size < STRIDE or self.image_size % STRIDE:

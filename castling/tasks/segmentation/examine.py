@@ -12,11 +12,10 @@ from torch import Tensor
 
 from castling.tasks.exhibits import Bars, Exhibit, Gallery, Heatmap
 from castling.tasks.picture_check import spread
-from castling.tasks.pictures import in_channels
+from castling.tasks.pictures import Source, in_channels
 from castling.tasks.segmentation.classes import Color
 from castling.tasks.segmentation.drawing import as_palette, beside, draw_labels, shrunk, with_legend
 from castling.tasks.segmentation.metrics import Judged, confusion, iou_of
-from castling.tasks.segmentation.sources import MaskPictures
 
 SHOWN = 6  # pictures of a gallery
 MOST_CLASSES = 40  # rows and columns of a confusion matrix that can be read
@@ -43,7 +42,7 @@ class Kept:
 
 def examine(
     pictures: Iterable[Judged],
-    source: MaskPictures,
+    source: Source,
     labels: Sequence[str],
     palette: Sequence[Sequence[int]] | None = None,
 ) -> list[Exhibit]:
@@ -117,7 +116,7 @@ def _small(labels: Tensor) -> np.ndarray:
 
 
 def _drawn(
-    pictures: Sequence[Kept], source: MaskPictures, labels: Sequence[str], colors: Sequence[Color]
+    pictures: Sequence[Kept], source: Source, labels: Sequence[str], colors: Sequence[Color]
 ) -> list[tuple[Image.Image, str]]:
     drawn = []
     for kept in pictures:

@@ -15,6 +15,7 @@ from castling.models.feature_pyramid import FeaturePyramid
 from castling.tasks.batches import EpochBatches, Shard
 from castling.tasks.data_check import DataForm
 from castling.tasks.exhibits import Exhibit
+from castling.tasks.held_out import Part, open_splits, whole_of
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
@@ -91,12 +92,13 @@ class Segmentation(Task):
         return FORMS
 
     @cached_property
-    def sources(self) -> dict[str, MaskPictures]:
+    def sources(self) -> dict[str, MaskPictures | Part[MaskPictures]]:
         """Pictures and masks of each split, opened when they are first asked for."""
-        splits = {split: open_split(self.config.data, split) for split in ("train", "val")}
+        data = self.config.data
+        splits = open_splits(lambda split: open_split(data, split), data.held_out)
         labels = self._facts["labels"] if self._facts else splits["train"].labels
         for source in splits.values():
-            check_classes(source, labels)
+            check_classes(whole_of(source), labels)
         return splits
 
     @property
@@ -106,7 +108,7 @@ class Segmentation(Task):
 
     def read_facts(self) -> Facts:
         """Names of the classes and their colours, and the network's own facts."""
-        train = self.sources["train"]
+        train = whole_of(self.sources["train"])
         return {"labels": train.labels, "palette": train.palette, **network_facts(self.config.model)}
 
     def build_network(self, training: bool = False) -> nn.Module:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from castling.tasks.pictures import is_held_out
+from castling.tasks.held_out import is_held_out
 from castling.tasks.shards import imagenet
 from castling.tasks.shards.index import ShardIndex
 from castling.tasks.shards.layout import EXPECTED, SPLITS, all_archives, archives_of, index_of

@@ -21,7 +21,7 @@ from castling.training import load_recipe
 from castling.workflows.study_run import train_and_castle
 
 FIRST = ("seed", "network")
-STUDYS_OWN = ("variant", "split", "lost", "macs", "parameters", "step", "fullest_mask", "masks")
+STUDYS_OWN = ("variant", "split", "lost", "macs", "parameters", "metrics", "step", "fullest_mask", "masks")
 
 
 def of_recipe(recipe: str, row: Mapping[str, Any]) -> dict[str, Any]:

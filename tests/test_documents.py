@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from castling.report.marks import marked
+from castling.report.study_table import MARK
+from castling.workflows.study_page import write_tables
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
 def blocks(page):
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def marks_of_studies(page):
+    return [mark for mark in marked(page) if mark.startswith(MARK)]
 
 
 @pytest.mark.slow
@@ -49,3 +57,12 @@ def test_every_verb_has_a_page():
 def test_files_stay_small():
     lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "castling").rglob("*.py")}
     assert {name: length for name, length in lengths.items() if length > 350} == {}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if marks_of_studies(page)], ids=lambda page: page.name)
+def test_tables_of_studies_are_those_of_the_recorded_results(page, tmp_path):
+    """Stale? Write them again with: castling study --into README.md docs/studies.md."""
+    again = tmp_path / page.name
+    again.write_text(page.read_text())
+    write_tables(again, ROOT / "benchmarks" / "results")
+    assert again.read_text() == page.read_text()

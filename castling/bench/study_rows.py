@@ -13,7 +13,7 @@ from castling.bench.results_file import append_row, read_rows
 from castling.conversion import Certificate, castle, has_castling_attention, is_castled
 from castling.measure.environment import describe_environment
 from castling.measure.macs import count_macs, count_parameters
-from castling.measure.metric import as_values
+from castling.measure.metric import Metric, as_values
 from castling.measure.occupancy import Occupancy
 from castling.measure.plain_json import read_object
 from castling.measure.shapes import shapes_only
@@ -22,6 +22,7 @@ from castling.training.run_folder import RunFolder
 from castling.training.saved import CASTLED, CERTIFICATE
 
 TEST = "test.json"  # what a run reached on the data's own held-out pictures, and where that was found
+UP, DOWN = "up", "down"
 AS_TRAINED, VALIDATION = "as trained", "validation"
 KEY = ("variant", "seed", "split", "network", "seconds")  # rows of the same run: a new training takes another time
 CURVE_KEY = ("variant", "seed", "network", "step")
@@ -52,6 +53,7 @@ def result_rows(variant: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     summary = run.summary()
     begin = {"variant": variant, "seed": seed}
     cost = {name: summary[name] for name in ("epochs", "steps", "seconds")}
+    described = metrics_cell([Metric(**about, value=0.0) for about in summary["metrics"]])
     environment = {**describe_environment(), **_known(read_object(folder / "environment.json"))}
     if summary["castled"] is None:
         found = [({"network": AS_TRAINED, **cost, "verdict": None, "lost": None}, summary["model"], _size(run))]
@@ -63,7 +65,8 @@ def result_rows(variant: str, seed: int, folder: Path) -> list[dict[str, Any]]:
             for name, report in certificate.networks.items()
         ]
     rows = [
-        {**begin, "split": VALIDATION, **about, "macs": size[0], "parameters": size[1], **metrics, **environment}
+        {**begin, "split": VALIDATION, **about, "macs": size[0], "parameters": size[1], "metrics": described}
+        | {**metrics, **environment}
         for about, metrics, size in found
     ]
     if (folder / TEST).is_file():
@@ -73,6 +76,33 @@ def result_rows(variant: str, seed: int, folder: Path) -> list[dict[str, Any]]:
             row | {"split": "test"} | metrics_of[row["network"]] | where for row in rows if row["network"] in metrics_of
         ]
     return rows
+
+
+def metrics_cell(metrics: Iterable[Metric]) -> str:
+    """Names, units and directions of metrics in a cell, so that rows can be read without their runs.
+
+    Example:
+        >>> metrics_cell([Metric("top1", 0.5), Metric("error", 2.0, "", higher_is_better=False)])
+        'top1=% up; error= down'
+    """
+    return "; ".join(
+        f"{one.name}={one.unit} {UP if one.higher_is_better else DOWN}" for one in metrics if not one.detail
+    )
+
+
+def metrics_of_cell(cell: str) -> dict[str, Metric]:
+    """The metrics that `metrics_cell` described, by name and without a value.
+
+    Example:
+        >>> metrics_of_cell("top1=% up; error= down")["error"].higher_is_better
+        False
+    """
+    found = {}
+    for words in cell.split("; "):
+        name, _, about = words.partition("=")
+        unit, _, direction = about.rpartition(" ")
+        found[name] = Metric(name, 0.0, unit, higher_is_better=direction == UP)
+    return found
 
 
 def curve_rows(variant: str, seed: int, folder: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.report.model_table import COLUMNS, cells, check_marks, markdown, model_names, model_row, write_into
+from castling.report.marks import read_marked, write_marked
+from castling.report.model_table import COLUMNS, MARK, cells, markdown, model_names, model_row
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,11 +29,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(flags: argparse.Namespace) -> None:
     """Print the table, or write it into a file."""
     if flags.into:
-        check_marks(flags.into)  # rather now than after counting
+        read_marked(flags.into, MARK)  # rather now than after counting
     rows = [model_row(name) for name in track(model_names(flags.pattern), "Counting")]
     console = Console()
     if flags.into:
-        write_into(flags.into, markdown(rows))
+        write_marked(flags.into, MARK, markdown(rows))
         console.print(f"wrote {flags.into}", highlight=False, soft_wrap=True)
         return
     console.width = max(console.width, 110)  # names are never cut

@@ -17,9 +17,11 @@ from castling.recipes import study_names
 from castling.report.run_text import amount, duration
 from castling.report.study_comparison import to_json
 from castling.workflows.study import StudyResult, run_study, study_runs
-from castling.workflows.study_page import write_page
+from castling.workflows.study_page import write_page, write_tables
 from castling.workflows.study_processes import State, StudyInterrupted, StudyRun
 from castling.workflows.study_run import seconds_per_step
+
+RESULTS = Path("benchmarks/results")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,6 +42,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--jobs", type=int, default=1, metavar="N", help="processes at a time, of one thread each (default: 1)")
     add("--probe", action="store_true", help="measure seconds a step of every variant, on its data, and train nothing")
     add("--json", action="store_true", help="print what came out as JSON")
+    add("--into", type=Path, nargs="+", metavar="FILE", help="write tables of recorded studies between a file's marks")
+    add("--results", type=Path, default=RESULTS, metavar="DIR", help=f"folder of the CSV files (default: {RESULTS})")
     add("--test", action="store_true", help="at the end, evaluate on the test pictures: once, after all choices")
     parser.set_defaults(run=run)
 
@@ -47,6 +51,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(flags: argparse.Namespace) -> int:
     """List studies, show one, or run it."""
     console = Console(stderr=flags.json)
+    if flags.into:
+        for path in flags.into:
+            write_tables(path, flags.results)
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        return 0
     if flags.name is None:
         if flags.out is not None or flags.probe:
             raise ValueError("--out and --probe need the name of a study")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import timm
 import torch
@@ -12,9 +10,9 @@ import torch
 from castling.conversion import castle
 from castling.measure import count_macs, count_parameters
 from castling.measure.shapes import shapes_only
+from castling.report.marks import markdown_table
 
-BEGIN, END = "<!-- castling models: begin -->", "<!-- castling models: end -->"
-BETWEEN = re.compile(f"({re.escape(BEGIN)}\n).*?(\n{re.escape(END)})", re.DOTALL)
+MARK = "models"
 LARGE = 1024
 
 
@@ -93,29 +91,4 @@ def cells(row: ModelRow) -> tuple[str, ...]:
 
 def markdown(rows: list[ModelRow]) -> str:
     """The table as Markdown."""
-    body = [(f"`{name}`", *rest) for name, *rest in map(cells, rows)]
-    lines = [COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write_into(path: Path, table: str) -> None:
-    """Replace what stands between the two marks of a Markdown file.
-
-    Raises:
-        ValueError: if the marks are not there; the file then stays as it is.
-    """
-    text = check_marks(path)
-    path.write_text(BETWEEN.sub(lambda marks: marks[1] + table + marks[2], text))
-
-
-def check_marks(path: Path) -> str:
-    """The text of a Markdown file with the two marks.
-
-    Raises:
-        ValueError: if they are not there.
-        OSError: if it cannot be read.
-    """
-    text = path.read_text()
-    if not BETWEEN.search(text):
-        raise ValueError(f"{path} lacks the lines {BEGIN!r} and {END!r}")
-    return text
+    return markdown_table(list(COLUMNS), [[f"`{name}`", *rest] for name, *rest in map(cells, rows)])

@@ -120,6 +120,16 @@ def test_what_cannot_be_run_is_said_before_it_begins(arguments, message, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_tables_need_marks_and_results(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("no marks\n")
+    assert command("--into", page) == 2
+    assert "has no marks of a study" in capsys.readouterr().err
+    page.write_text("<!-- castling study kernels: begin -->\n<!-- castling study kernels: end -->\n")
+    assert command("--into", page, "--results", tmp_path) == 2
+    assert "has no file kernels-*.csv" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_probe_measures_steps_and_trains_nothing(tiny, capsys):
     values = yaml.safe_load(tiny.read_text())

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 import timm
 
-from castling.report.model_table import markdown, model_names, model_row, write_into
+from castling.report.marks import read_marked
+from castling.report.model_table import MARK, markdown, model_names, model_row
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -11,7 +12,7 @@ README = Path(__file__).parents[2] / "README.md"
 @pytest.mark.slow
 def test_readme_shows_the_registry_as_it_is():
     """Stale? Write it again with: castling models --into README.md."""
-    assert markdown([model_row(name) for name in model_names()]) in README.read_text()
+    assert read_marked(README, MARK) == markdown([model_row(name) for name in model_names()])
 
 
 def test_names_by_part_and_by_wildcard():
@@ -35,18 +36,3 @@ def test_a_row_counts_the_castled_model_and_its_twin():
     assert row.macs == 1_182_192_384
     assert row.parameters == 5_717_416 + 12 * (768 * 25 + 3 * 9)  # timm's DeiT-T and the convolutions
     assert row.softmax_macs_large - row.macs_large == 12 * 2 * 4097 * 192 * (4097 - 64)
-
-
-def test_a_file_without_marks_is_left_alone(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("no marks\n")
-    with pytest.raises(ValueError, match="lacks the lines"):
-        write_into(page, "table")
-    assert page.read_text() == "no marks\n"
-
-
-def test_only_what_stands_between_the_marks_is_replaced(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- castling models: begin -->\nold\n<!-- castling models: end -->\nb\n")
-    write_into(page, "new")
-    assert page.read_text() == "a\n<!-- castling models: begin -->\nnew\n<!-- castling models: end -->\nb\n"

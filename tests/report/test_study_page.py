@@ -10,7 +10,8 @@ from scipy import stats
 from castling.measure.metric import Metric
 from castling.report.study_comparison import agreement_with_paper, differences, to_json
 from castling.report.study_data import StudyData, VariantData, fill, last_rows
-from castling.report.study_page import render_study, write_study
+from castling.report.study_page import interval, render_study, write_study
+from castling.report.study_table import study_markdown
 
 ACCURACY = Metric("top1", 0.0)
 RNG = np.random.default_rng(0)
@@ -163,3 +164,22 @@ def test_json_has_the_same_numbers():
     assert (pair["variant"], pair["said"], pair["better_by"]["count"]) == ("b", "better", 4)
     assert content["differences"]["test"] == []
     assert content["metric"] == {"name": "top1", "unit": "%", "better": "higher"}
+
+
+def test_the_markdown_table_has_spread_differences_and_what_castling_lost():
+    found = study(variant("a", note="plain"), variant("b", opponents=("a", "c"), lost={0: 0.25, 1: 0.0}), variant("c"))
+    text = study_markdown(found)
+    lines = text.splitlines()
+    assert lines[0] == "| variant | what it is | top1, % | seeds | better, points (95 % interval) |"
+    assert lines[2].startswith("| `a` | plain | ")
+    pairs = differences(found)
+    assert lines[3].endswith(f"| {interval(pairs[0].better_by)} than `a`; {interval(pairs[1].better_by)} than `c` |")
+    assert lines[-1] == "an epoch; on validation pictures; castling lost 0.25 points at most."
+
+
+def test_the_markdown_table_shows_test_pictures_where_they_were_looked_at():
+    tested = replace(variant("a"), tested={0: 50.0, 1: 52.0})
+    text = study_markdown(study(tested, variant("b", opponents=("a",))))
+    assert "| `a` |  | 51.00 ± 1.41 | 2 |" in text
+    assert "`b`" not in text  # it has not seen them
+    assert text.endswith("an epoch; on the test pictures.")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,10 +15,11 @@ import yaml
 from castling.bench.results_file import read_rows
 from castling.bench.study import parse_study
 from castling.measure.plain_json import read_object
+from castling.report.study_table import study_markdown
 from castling.training import RunFolder
-from castling.workflows import study_processes
+from castling.workflows import study_page, study_processes
 from castling.workflows.study import run_study, study_runs
-from castling.workflows.study_page import study_data
+from castling.workflows.study_page import recorded_study, study_data, study_data_of, write_tables
 from castling.workflows.study_processes import StudyInterrupted, trained_share
 
 TINY = {
@@ -122,6 +124,35 @@ def test_another_metric_can_be_compared(finished):
     assert (found["loss"].metric.higher_is_better, found["top5"].metric.unit) == (False, "%")
     with pytest.raises(ValueError, match="unknown metric 'top6': did you mean 'top5'"):
         study_data(tiny(metric="top6"), out, result.rows, result.curves, {})
+
+
+def test_recorded_rows_are_enough_for_tables(finished, tmp_path):
+    out, result = finished
+    newest = Path(shutil.copy(result.rows, tmp_path))
+    text = newest.read_text()
+    newest.write_text(text.replace("castled,1,", "castled,7,"))
+    found = study_data_of(tiny(), read_rows(newest), [])
+    whole = study_data(tiny(), out, result.rows, result.curves, {})
+    assert found.variants[0].scores == {0: whole.variants[0].scores[0], 7: whole.variants[0].scores[1]}
+    assert found.metric == whole.metric
+    with pytest.raises(ValueError, match=r"has no file kernels-\*\.csv: castling study kernels --out DIR writes one"):
+        recorded_study("kernels", tmp_path)
+
+
+def test_a_table_is_written_from_the_newest_rows(finished, tmp_path, monkeypatch):
+    _, result = finished
+    monkeypatch.setattr(study_page, "load_study", lambda name: tiny())
+    shutil.copy(result.rows, tmp_path)
+    (tmp_path / "tiny-other_cpu-2.0-2020-01-01.csv").write_text("variant\n")  # an older one, which does not count
+    (tmp_path / "tiny_curves-other_cpu-2.0-2090-01-01.csv").write_text("variant\n")  # of another study
+    page = tmp_path / "page.md"
+    page.write_text("<!-- castling study tiny: begin -->\nold\n<!-- castling study tiny: end -->\nmore\n")
+    write_tables(page, tmp_path)
+    data = recorded_study("tiny", tmp_path)
+    assert page.read_text() == (
+        f"<!-- castling study tiny: begin -->\n{study_markdown(data)}\n<!-- castling study tiny: end -->\nmore\n"
+    )
+    assert "| `castled` | as the paper has it |" in page.read_text()
 
 
 def test_what_is_done_is_kept_and_what_is_not_goes_on(finished, tmp_path):

@@ -8,7 +8,10 @@ import sys
 import torch
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["castling.cli.main", "castling.training", "castling.report", "sklearn.datasets"])
+MASK2FORMER = "transformers.models.mask2former.modeling_mask2former"  # left out where there is none
+PROCESSES.set_forkserver_preload(
+    ["castling.cli.main", "castling.training", "castling.report", "sklearn.datasets", MASK2FORMER]
+)
 
 
 def start(function, *arguments):

@@ -1,4 +1,4 @@
-"""Every decoder, trained for a step, is castled, certified, evaluated and exported to every format by the verbs."""
+"""Every decoder, trained for a moment, is castled, certified, evaluated and exported to every format by the verbs."""
 
 import json
 
@@ -31,15 +31,14 @@ def castled_folder(request, root, tmp_path_factory):
     if request.param != "fpn":
         pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp(request.param) / "run"
-    recipe = mask_recipe(root, max_steps=1, threshold={"kind": "linear", "start": 1.0, "end": 1.0})
-    train(parse_recipe({**recipe, "segmenter": DECODERS[request.param]}), folder)
+    train(parse_recipe({**mask_recipe(root), "segmenter": DECODERS[request.param]}), folder)
     castle_run(folder)
     return folder / "castled"
 
 
 def test_it_is_castled_for_free_and_evaluated(castled_folder, capsys):
     certificate = json.loads((castled_folder / "certificate.json").read_text())
-    assert certificate["verdict"] in ("free", "unused")
+    assert certificate["verdict"] == "free"
     with_branch, without = (certificate["networks"][name] for name in ("with branch", "castled"))
     assert with_branch["agreement"] == 1
     assert with_branch["metrics"] == without["metrics"]

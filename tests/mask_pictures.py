@@ -5,6 +5,16 @@ from PIL import Image, ImageDraw
 
 CLASSES = ("ground", "square", "disc")
 COLORS = ((120, 120, 120), (255, 0, 0), (0, 0, 255))
+SMALL_MASK2FORMER = {
+    "decoder": "mask2former",
+    "dim": 32,
+    "queries": 5,
+    "layers": 1,
+    "encoder_layers": 1,
+    "heads": 2,
+    "ffn_dim": 32,
+    "points": 64,
+}
 UNSURE = 255  # the value of a frame of one pixel around each object
 
 

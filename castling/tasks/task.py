@@ -213,6 +213,15 @@ class Task(ABC):
         """The forms in which data of this task can be checked; by default none."""
         return ()
 
+    def check_data(self) -> None:  # noqa: B027 - most tasks have nothing to refuse
+        """Refuse data that a training would stop at later on; by default none is looked at.
+
+        A new run asks once, in its first process, before its folder is made.
+
+        Raises:
+            ValueError: names what is wrong.
+        """
+
     @abstractmethod
     def read_facts(self) -> Facts:
         """Learn from the data what is to be kept beside the weights."""

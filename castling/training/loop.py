@@ -29,7 +29,7 @@ from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.lock import RunLock
-from castling.training.processes import agree, check_shared, explained, together
+from castling.training.processes import agree, check_shared, explained, from_first, together
 from castling.training.recipe import Recipe
 from castling.training.records import EvalRecord, Record, StepRecord, Watch, flat_numbers
 from castling.training.run_folder import RunFolder
@@ -101,6 +101,8 @@ class Trainer:
         self.folder = RunFolder(folder, self.accelerator.is_main_process)
         network = together(self._build)
         agree("pictures to train on and to evaluate", self.num_examples)
+        if not resume:
+            from_first(self.task.check_data)
         optimizer = make_optimizer(network, self.config)
         together(partial(self._begin, network, resume))
         check_shared(self.folder.path, lock)

@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
+from mask_pictures import mask_recipe, write_masks
 from masked_pictures import masked_recipe, write_pictures
 from PIL import Image
 from safetensors.torch import load_file
 
 from castling.cli.main import main
-from castling.training import RunFolder, load_recipe, parse_recipe
+from castling.settings import with_overrides
+from castling.training import RunFolder, load_recipe, parse_recipe, train
 from castling.training.recipe import recipe_text
 from castling.training.saved import open_model
 from castling.workflows.castle_run import castle_run
@@ -111,3 +113,30 @@ def test_its_weights_begin_a_classifier(castled_folder, tmp_path):
     command = ["train", "digits/castling", *values, f"model.weights={castled_folder / 'model.safetensors'}"]
     assert main([*command, "--out", str(folder)]) == 0
     assert RunFolder(folder).summary()["steps"] == 1
+
+
+def test_its_weights_begin_a_segmenter(tmp_path):
+    """Those of a checkpoint and of the castled network, at the same size or resampled to another."""
+    options = {"img_size": 64, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    masked = masked_recipe(write_pictures(tmp_path / "waves", side=64), max_steps=1)
+    masked["model"]["options"], masked["data"]["image_size"] = options, 64
+    train(parse_recipe(masked), tmp_path / "pretrained")
+    castle_run(tmp_path / "pretrained")
+    recipe = mask_recipe(write_masks(tmp_path / "shapes", num_train=8, num_val=2), max_steps=1)
+    assert recipe["model"]["options"] == options
+    checkpoints = [*(tmp_path / "pretrained" / "checkpoints").glob("*/ema.safetensors")]
+    for weights in (checkpoints[-1], tmp_path / "pretrained" / "castled" / "model.safetensors"):
+        pretrained = load_file(weights)
+        for size in (64, 96):
+            overrides = [f"model.weights={weights}", f"model.input_size={size}", f"data.image_size={size}"]
+            task = parse_recipe(with_overrides(recipe, overrides)).make_task()
+            vit = task.build_network(training=True).backbone.vit.state_dict()
+            assert sorted(f"backbone.{name}" for name in vit) == sorted(n for n in pretrained if n[:9] == "backbone.")
+            for name, value in vit.items():
+                wanted = pretrained[f"backbone.{name}"]
+                if name == "pos_embed" and size != 64:
+                    assert value.shape[1] > wanted.shape[1]
+                else:
+                    assert torch.equal(value, wanted), name
+    train(parse_recipe(with_overrides(recipe, [f"model.weights={weights}"])), tmp_path / "segmenter")
+    assert RunFolder(tmp_path / "segmenter").summary()["steps"] == 1

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from castling.config import check_choice
 from castling.tasks.held_out import check_share
-from castling.tasks.pictures import read_picture
 from castling.tasks.segmentation.classes import LISTS, ClassList, ClassTable, find_list, make_table, ranges
 from castling.tasks.segmentation.layouts import (
     ADE_CLASSES,
@@ -30,7 +29,7 @@ from castling.tasks.segmentation.layouts import (
     read_ade_list,
     recognise,
 )
-from castling.tasks.segmentation.masks import mask_values
+from castling.tasks.segmentation.masks import read_mask
 
 Format = Literal["auto", "ade20k", "cityscapes", "folders"]
 STRIDE = 32  # a side of the input is a multiple of it
@@ -235,7 +234,7 @@ def _first_values(data: SegmentationData) -> set[int]:
     found: set[int] = set()
     for path in pairs.masks[:LOOKED_AT]:
         try:
-            found |= set(np.unique(mask_values(read_picture(path))).tolist())
+            found |= set(np.unique(read_mask(path)).tolist())
         except Exception:  # decoders raise whatever they like; a check names it
             continue
     return found

@@ -5,13 +5,13 @@ Both are finite, with a gradient, for pictures without a single labelled pixel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, distributed
 
 from castling.attention.heads import autocast_off
 from castling.extras import import_extra
@@ -101,6 +101,28 @@ def masks_of(labels: Tensor, num_classes: int) -> tuple[list[Tensor], list[Tenso
     return masks, classes
 
 
+def mean_num_masks(class_labels: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The mean number of masks that a process has, at least 1; all processes must ask for it at once.
+
+    Losses of masks are sums over this number. Gradients are means over processes, so that every mask of the batch has
+    the same weight, whichever process has it. transformers' own divides by the number of processes what accelerate has
+    averaged already.
+
+    Args:
+        class_labels: the classes of each picture's masks `(M,)`.
+        device: where the number is wanted.
+
+    Example:
+        >>> float(mean_num_masks([torch.tensor([0, 2]), torch.tensor([1])], torch.device("cpu")))
+        3.0
+    """
+    count = torch.tensor(float(sum(map(len, class_labels))), device=device)
+    if distributed.is_initialized():
+        distributed.all_reduce(count)
+        count /= distributed.get_world_size()
+    return count.clamp(min=1)
+
+
 @cache
 def _criterion(num_classes: int, points: int, device: torch.device) -> Any:
     modeling: Any = import_extra("transformers.models.mask2former.modeling_mask2former", "segmentation")
@@ -117,4 +139,5 @@ def _criterion(num_classes: int, points: int, device: torch.device) -> Any:
     )
     criterion = modeling.Mask2FormerLoss(config, weight_dict={})
     criterion.matcher = Matcher(**weights, num_points=points)
+    criterion.get_num_masks = mean_num_masks
     return criterion.to(device)

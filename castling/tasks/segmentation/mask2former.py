@@ -7,8 +7,9 @@ it is used: it needs transformers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from castling.extras import import_extra
@@ -46,10 +47,35 @@ def make_pixel_decoder(config: Any, channels: Sequence[int]) -> nn.Module:
         channels: the widths of the maps, the finest first.
     """
     if getattr(config, "pixel_decoder", "deformable") == "deformable":
-        return modeling.Mask2FormerPixelDecoder(config, feature_channels=list(channels))
+        decoder: Any = modeling.Mask2FormerPixelDecoder(config, feature_channels=list(channels))
+        decoder.encoder.get_reference_points = reference_points
+        return cast(nn.Module, decoder)
     return EncoderFpn(
         channels, config.feature_size, config.encoder_layers, config.num_attention_heads, config.dim_feedforward
     )
+
+
+def reference_points(sizes: Sequence[Sequence[int]], valid_ratios: Tensor, device: torch.device) -> Tensor:
+    """In place of transformers' `get_reference_points`, whose `linspace` makes sizes constants of an exported graph.
+
+    Args:
+        sizes: rows and columns of each map.
+        valid_ratios: `(B, L, 2)`: the share of each map's columns and rows that are picture.
+        device: where they are wanted.
+
+    Returns:
+        Where each place of the maps is in each of them, x and y from 0 to 1, `(B, places, L, 2)`.
+
+    Example:
+        >>> reference_points([(1, 2)], torch.ones(1, 1, 2), torch.device("cpu")).tolist()
+        [[[[0.25, 0.5]], [[0.75, 0.5]]]]
+    """
+    places = []
+    for level, (height, width) in enumerate(sizes):
+        y, x = ((torch.arange(n, dtype=valid_ratios.dtype, device=device) + 0.5) / n for n in (height, width))
+        grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)
+        places.append(grid.flatten(0, 1) / valid_ratios[:, None, level])
+    return torch.cat(places, 1)[:, :, None] * valid_ratios[:, None]
 
 
 class Mask2FormerDecoder(modeling.Mask2FormerPreTrainedModel):

@@ -16,6 +16,8 @@ from castling.tasks.pictures import WrongAnnotation, read_picture
 from castling.tasks.segmentation.classes import IGNORED, ClassTable, Color
 
 NAMED = 5  # so many unknown values are named
+PNG_HEAD = b"\x89PNG\r\n\x1a\n"
+PNG_DEPTH, PNG_KIND = 24, 25  # places of the bits of a value and of the kind of picture in a PNG file
 LOSSY = (".jpg", ".jpeg", ".webp")  # endings of files that change values when they are written
 Value = int | Color
 
@@ -38,7 +40,8 @@ def read_mask(path: Path) -> np.ndarray:
     Raises:
         OSError: if it cannot be read.
     """
-    return mask_values(read_picture(path))
+    values = mask_values(read_picture(path))
+    return values // _grey_step(path)
 
 
 def mask_values(mask: Image.Image) -> np.ndarray:
@@ -149,6 +152,15 @@ def _looked_up(codes: np.ndarray, known: Mapping[int, int], colors: bool) -> Lab
     for code, count in zip(*np.unique(missed, return_counts=True), strict=True):
         missing[_color((code >> 16, code >> 8 & 255, code & 255)) if colors else int(code)] = int(count)
     return Labels(np.where(labels < 0, IGNORED, labels).astype(np.uint8), missing)
+
+
+def _grey_step(path: Path) -> int:
+    """What PIL multiplies the values of a file by: greys of 2 and 4 bits in PNG, so that the largest becomes 255."""
+    with path.open("rb") as file:
+        head = file.read(PNG_KIND + 1)
+    if not head.startswith(PNG_HEAD) or head[PNG_KIND] != 0:  # 0 is grey
+        return 1
+    return {2: 255 // 3, 4: 255 // 15}.get(head[PNG_DEPTH], 1)
 
 
 def _code(color: Color) -> int:

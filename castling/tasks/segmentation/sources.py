@@ -1,9 +1,9 @@
-"""The pictures of a split with their masks: opened with a look at a few of them, then read one at a time."""
+"""The pictures of a split with their masks: opened with a look at a few of them, checked, and read one at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from castling.config import check_choice
 from castling.tasks.picture_check import spread
-from castling.tasks.pictures import WrongAnnotation, open_picture_file, read_picture
+from castling.tasks.pictures import WrongAnnotation, open_picture_file, read_picture, upright
 from castling.tasks.segmentation.classes import ClassTable
 from castling.tasks.segmentation.data import (
     SegmentationData,
@@ -25,7 +25,7 @@ from castling.tasks.segmentation.data import (
 )
 from castling.tasks.segmentation.masks import read_labels
 
-LOOKED_AT = 8  # pairs of a split that are read when it is opened, so that what is wrong is said before training starts
+LOOKED_AT = 8  # pairs of a split that are looked at when it is opened, so that the wrong data is noticed at once
 NAMED = 5  # so many files without a partner are named
 
 
@@ -74,6 +74,20 @@ class MaskPictures:
             picture = read_picture(self.root / self.name(index), head.size)
         return picture, read_labels(mask, self.table, picture.size)
 
+    def check(self, index: int) -> None:
+        """Look at a mask as `read` does, and at no more of its picture than the head.
+
+        Raises:
+            WrongAnnotation: for a mask of another size, or with a value that is neither a class nor ignored.
+            OSError: if one of the two cannot be read.
+        """
+        mask = self.root / os.fsdecode(self.masks[index])
+        with open_picture_file(mask) as head:
+            size = head.size
+        with open_picture_file(self.root / self.name(index)) as head:
+            shown = size if head.size == size else upright(head).size
+        read_labels(mask, self.table, shown)
+
 
 def open_split(data: SegmentationData, split: str) -> MaskPictures:
     """The pictures of a split with their masks, a few of which are looked at.
@@ -97,14 +111,23 @@ def open_split(data: SegmentationData, split: str) -> MaskPictures:
             first = ", ".join(relative(path, root) for path in alone[:NAMED])
             raise ValueError(f"{root}: {len(alone)} {what} of {split} have no {partner}: {first}, ...")
     source = MaskPictures(root, _packed(pairs.pictures, root), _packed(pairs.masks, root), read_classes(data))
-    for index in spread(range(len(source)), LOOKED_AT):
+    check_masks(source, spread(range(len(source)), LOOKED_AT))
+    return source
+
+
+def check_masks(source: MaskPictures, indices: Iterable[int]) -> None:
+    """Refuse masks that do not fit their pictures or the classes.
+
+    Raises:
+        WrongAnnotation: names the first one.
+    """
+    for index in indices:
         try:
-            source.read(index)
+            source.check(index)
         except WrongAnnotation:
             raise
         except Exception:  # training leaves it out by name, as any picture that cannot be read
             continue
-    return source
 
 
 def check_classes(source: MaskPictures, labels: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +27,7 @@ from castling.tasks.segmentation.losses import segmentation_losses
 from castling.tasks.segmentation.metrics import MeanIoU, judge, label_maps
 from castling.tasks.segmentation.model import Segmenter, SegmenterConfig
 from castling.tasks.segmentation.predict import MaskOptions, interpret_masks
-from castling.tasks.segmentation.sources import MaskPictures, check_classes, open_split
+from castling.tasks.segmentation.sources import MaskPictures, check_classes, check_masks, open_split
 from castling.tasks.segmentation.transforms import (
     EvaluationTransform,
     MaskVariationConfig,
@@ -37,7 +38,10 @@ from castling.tasks.segmentation.transforms import (
 from castling.tasks.segmentation.window import Windowed, check_window, windowed
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
 
+logger = logging.getLogger(__name__)
+
 CALIBRATION_BATCH = 8
+MANY = 1000  # masks that take so long to look at that people are told
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,15 @@ class Segmentation(Task):
         for source in splits.values():
             check_classes(whole_of(source), labels)
         return splits
+
+    def check_data(self) -> None:
+        """Look at every mask of both splits, so that a wrong one is named now rather than at its turn."""
+        wholes = {id(whole): whole for whole in map(whole_of, self.sources.values())}  # one, where some are held out
+        count = sum(map(len, wholes.values()))
+        if count > MANY:
+            logger.info("looking at all %s masks before the first step", f"{count:,}")
+        for whole in wholes.values():
+            check_masks(whole, range(len(whole)))
 
     @property
     def labels(self) -> list[str]:

@@ -1,6 +1,8 @@
 """Masks of every kind become the same labels; a value that is no class is never one in silence."""
 
 import json
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -53,6 +55,41 @@ def test_palette_and_sixteen_bits_are_what_the_files_have(tmp_path):
 def test_one_bit_is_two_values(tmp_path):
     Image.fromarray(VALUES > 0).save(tmp_path / "mask.png")
     assert read_mask(tmp_path / "mask.png").tolist() == (VALUES > 0).astype(int).tolist()
+
+
+def grey_png(values, bits):
+    """A grey PNG of few bits, which PIL reads and does not write."""
+    height, width = values.shape
+    as_bits = (values[..., None] >> np.arange(bits - 1, -1, -1) & 1).reshape(height, width * bits)
+    rows = np.packbits(as_bits, axis=1)
+    content = b"".join(b"\0" + row.tobytes() for row in rows)  # no filter
+    chunks = {
+        b"IHDR": struct.pack(">2I5B", width, height, bits, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(content),
+        b"IEND": b"",
+    }
+    written = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
+
+
+@pytest.mark.parametrize("kind", ["grey", "palette"])
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_few_bits_are_the_numbers_that_the_file_has(bits, kind, tmp_path):
+    values = np.arange(2 * 2**bits + 3, dtype=np.uint8)[None] % 2**bits  # all of them, and a byte that is not full
+    path = tmp_path / "mask.png"
+    if kind == "grey":
+        path.write_bytes(grey_png(values, bits))
+    else:
+        image = Image.fromarray(values)
+        image.putpalette(bytes(range(100, 100 + 3 * 2**bits)))
+        image.save(path, bits=bits)
+    assert tuple(path.read_bytes()[24:26]) == (bits, {"grey": 0, "palette": 3}[kind])
+    assert read_mask(path).tolist() == values.tolist()
+    table = make_table(ClassList(tuple(map(str, range(2**bits)))))
+    assert read_labels(path, table, values.shape[::-1]).tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("alpha", [False, True])

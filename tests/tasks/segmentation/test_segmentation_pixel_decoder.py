@@ -108,3 +108,25 @@ def test_a_batch_is_seen_picture_by_picture():
     together = decoder(maps).mask_features
     alone = torch.cat([decoder([x[[one]] for x in maps]).mask_features for one in range(2)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_reference_points_are_those_of_transformers():
+    modeling = pytest.importorskip("transformers.models.mask2former.modeling_mask2former")
+    from castling.tasks.segmentation.mask2former import reference_points
+
+    sizes, ratios = [(2, 3), (4, 6), (7, 5)], 0.5 + torch.rand(2, 3, 2) / 2
+    wanted = modeling.Mask2FormerPixelDecoderEncoderOnly.get_reference_points(sizes, ratios, torch.device("cpu"))
+    torch.testing.assert_close(reference_points(sizes, ratios, torch.device("cpu")), wanted)
+
+
+def test_sizes_are_free_in_a_graph_with_deformable_attention():
+    pytest.importorskip("transformers")
+    from castling.tasks.segmentation.mask2former import reference_points
+
+    class Points(nn.Module):
+        def forward(self, x):
+            return reference_points([x.shape[-2:]], x.new_ones(len(x), 1, 2), x.device)
+
+    free = {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
+    program = torch.export.export(Points(), (torch.zeros(1, 3, 4, 6),), dynamic_shapes=(free,), strict=False)
+    assert program.module()(torch.zeros(1, 3, 5, 7)).shape == (1, 35, 1, 2)

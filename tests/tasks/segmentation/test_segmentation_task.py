@@ -7,7 +7,8 @@ from PIL import Image
 from torch import nn
 
 from castling.settings import with_overrides
-from castling.training import parse_recipe
+from castling.tasks.segmentation.task import Segmentation
+from castling.training import parse_recipe, train
 
 
 def make_task(root, *overrides, facts=None):
@@ -116,6 +117,54 @@ def test_every_decoder_trains_and_gives_scores(root, decoder):
     task.losses(network, next(iter(task.loader("train", 2, seed=0)))).total.backward()
     batch = next(iter(task.loader("val", 2)))
     assert task.forward(network.eval(), batch).shape == (2, 3, 16, 24)
+
+
+@pytest.fixture
+def many(tmp_path):
+    return write_masks(tmp_path / "shapes", num_train=24, num_val=24)
+
+
+@pytest.mark.parametrize("held_out", [0, 0.25])
+@pytest.mark.parametrize(
+    ("split", "mask", "said"),
+    [
+        ("train", Image.new("L", (64, 64), 77), r"train/019\.png: unknown value 77 \(4,096 pixels\); legal: 0-2"),
+        ("train", Image.new("L", (64, 60)), r"train/019\.png: the mask has 64 x 60 pixels, its picture 64 x 64"),
+        ("val", Image.new("L", (64, 64), 77), r"val/019\.png: unknown value 77"),
+        ("train", None, r"1 pictures of train have no mask: images/train/019\.png"),
+    ],
+)
+def test_a_wrong_mask_anywhere_stops_a_run_before_its_folder_is_made(split, mask, said, held_out, many, tmp_path):
+    """The twentieth is not among those that are looked at whenever a split is opened."""
+    path = many / "annotations" / split / "019.png"
+    path.unlink() if mask is None else mask.save(path)
+    recipe = parse_recipe(with_overrides(mask_recipe(many, max_steps=1), [f"data.held_out={held_out}"]))
+    if held_out and split == "val":  # which is not opened
+        train(recipe, tmp_path / "run")
+        return
+    with pytest.raises(ValueError, match=said):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_masks_of_a_run_that_goes_on_are_not_all_looked_at_again(root, tmp_path, monkeypatch):
+    recipe = parse_recipe(mask_recipe(root, max_steps=1))
+    looks = []
+    monkeypatch.setattr(Segmentation, "check_data", lambda task: looks.append(task))
+    for resume in (False, True):
+        train(recipe, tmp_path / "run", resume)
+    assert len(looks) == 1
+
+
+def test_masks_that_cannot_be_read_and_turned_pictures_are_no_reason_to_refuse(many):
+    (many / "annotations" / "train" / "019.png").write_bytes(b"no picture")
+    turned = Image.new("RGB", (50, 64))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # a quarter, as cameras say it
+    for number, size in ((3, (64, 50)), (4, (50, 64))):  # the mask is of the upright picture, or of the stored one
+        turned.save(many / "images" / "train" / f"{number:03d}.png", exif=exif)
+        Image.new("L", size).save(many / "annotations" / "train" / f"{number:03d}.png")
+    make_task(many).check_data()
 
 
 def test_a_wrong_mask_stops_training_before_it_starts(tmp_path):

@@ -56,7 +56,7 @@ class AveragePrecision:
         self.pictures += other.pictures
 
     def result(self) -> list[Metric]:
-        """`ap`, which decides, `ap50`, `ap75`, those by the size of boxes, and that of every class.
+        """`ap`, which decides, `ap50`, `ap75`, those by the size of boxes, and `ap` and `ap50` of every class.
 
         What there is no box of has no number, and is left out.
 
@@ -75,6 +75,7 @@ class AveragePrecision:
         }
         found |= {f"ap_{name}": _mean(precision[..., place]) for place, name in enumerate(RANGES, start=1)}
         by_class = {f"ap_of_{label}": _mean(precision[:, :, place, 0]) for place, label in enumerate(self.labels)}
+        by_class |= {f"ap50_of_{label}": _mean(precision[0, :, place, 0]) for place, label in enumerate(self.labels)}
         return [
             Metric(name, value, detail=name in by_class)
             for name, value in (found | by_class).items()

@@ -45,7 +45,7 @@ def random_picture(rng, index, num_true, num_found, crowd=0.0, ties=False):
 
 
 def by_pycocotools(pictures, num_classes):
-    """COCO's six numbers, and AP by class; ids do not start at 1."""
+    """COCO's six numbers, AP by class, and AP50 by class; ids do not start at 1."""
     coco = pytest.importorskip("pycocotools.coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):
@@ -61,9 +61,10 @@ def by_pycocotools(pictures, num_classes):
         found.evaluate()
         found.accumulate()
         found.summarize()
-    by_class = found.eval["precision"][:, :, :, 0, -1]
-    means = [by_class[:, :, place][by_class[:, :, place] > -1] for place in range(num_classes)]
-    return list(found.stats[:6]), [part.mean() if len(part) else -1 for part in means]
+    precision = found.eval["precision"][:, :, :, 0, -1]  # (overlaps, recalls, classes)
+    by_class = [[part[..., place] for place in range(num_classes)] for part in (precision, precision[0])]
+    means = [[part[part > -1].mean() if (part > -1).any() else -1 for part in parts] for parts in by_class]
+    return [*found.stats[:6], *means[0], *means[1]]
 
 
 CASES = {
@@ -87,9 +88,9 @@ def test_equals_pycocotools(case, seed):
     other.pictures = pictures[1::2]
     meter.merge(other)  # as of another process: the order of pictures is another
     found = {metric.name: metric.value for metric in meter.result()}
-    stats, by_class = by_pycocotools(pictures, len(LABELS))
     names = ["ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"]
-    wanted = dict(zip([*names, *(f"ap_of_{label}" for label in LABELS)], [*stats, *by_class], strict=True))
+    names += [f"{name}_of_{label}" for name in ("ap", "ap50") for label in LABELS]
+    wanted = dict(zip(names, by_pycocotools(pictures, len(LABELS)), strict=True))
     wanted = {name: value for name, value in wanted.items() if value > -1}
     assert found == pytest.approx(wanted, abs=1e-6)
 
@@ -100,11 +101,11 @@ def test_perfect_and_useless_detectors():
     meter = AveragePrecision(LABELS, SelectConfig())
     meter.pictures = [Judged(0, (80, 80), truth, Found(torch.tensor([0.9]), labels, boxes))]
     assert meter.result()[0].value == pytest.approx(1)
-    assert [metric.name for metric in meter.result() if metric.detail] == ["ap_of_dog"]
+    assert [metric.name for metric in meter.result() if metric.detail] == ["ap_of_dog", "ap50_of_dog"]
     nothing = Found(torch.zeros(0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4))
     meter.pictures = [Judged(0, (80, 80), truth, nothing)]
     assert {metric.name: metric.value for metric in meter.result()} == {
-        "ap": 0, "ap50": 0, "ap75": 0, "ap_medium": 0, "ap_of_dog": 0
+        "ap": 0, "ap50": 0, "ap75": 0, "ap_medium": 0, "ap_of_dog": 0, "ap50_of_dog": 0
     }  # fmt: skip
 
 

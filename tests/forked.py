@@ -20,10 +20,15 @@ def start(function, *arguments):
 
 def run_in_two(*arguments):
     """Run a command in two processes that know each other as under torchrun; returns both exit codes."""
+    return call_in_two(run_command, [str(argument) for argument in arguments])
+
+
+def call_in_two(function, *arguments):
+    """Call a function of a module in two processes that know each other as under torchrun; returns both exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    both = [start(command_in_two, rank, port, [str(argument) for argument in arguments]) for rank in range(2)]
+    both = [start(call_as_one_of_two, rank, port, function, arguments) for rank in range(2)]
     for process in both:
         process.join(300)
     return [process.exitcode for process in both]
@@ -35,11 +40,16 @@ def _call(function, arguments, path):
     function(*arguments)
 
 
-def command_in_two(rank, port, arguments):
-    """Run a command in this process as one of two, and leave with its exit code."""
-    from castling.cli.main import main
-
+def call_as_one_of_two(rank, port, function, arguments):
+    """Call a function in this process as one of two."""
     shared = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own = {"RANK": rank, "LOCAL_RANK": rank}
     os.environ.update({name: str(value) for name, value in (shared | own).items()})
+    function(*arguments)
+
+
+def run_command(arguments):
+    """Run a command in this process, and leave with its exit code."""
+    from castling.cli.main import main
+
     raise SystemExit(main(arguments))

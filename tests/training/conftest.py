@@ -2,15 +2,18 @@
 
 import copy
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from box_pictures import box_recipe, write_boxes
 from mask_pictures import mask_recipe, write_masks
 from masked_pictures import masked_recipe, write_pictures
 from sklearn.datasets import load_digits
 
 from castling.settings import with_overrides
+from castling.tasks.detection.task import Detection
 from castling.training import parse_recipe
 
 MICRO = {
@@ -73,10 +76,12 @@ class Micro:
         calm: overrides without which several processes draw other numbers than one.
         torchrun: whether its processes are started as people start them, which takes long.
         as_two: overrides with which one process works as two do: batch norms and means over a batch see half of it.
+        halve: lets batch norms alone see half of it, where means are over all processes; called with a monkeypatch.
     """
 
-    def __init__(self, content, calm=(), as_two=(), torchrun=False):
+    def __init__(self, content, calm=(), as_two=(), torchrun=False, halve=lambda patch: None):
         self.content, self.calm, self.as_two, self.torchrun = content, calm, as_two, torchrun
+        self.halve = halve
 
     def __call__(self, *overrides):
         return parse_recipe(with_overrides(copy.deepcopy(self.content), list(overrides)))
@@ -117,4 +122,18 @@ def any_micro(request, micro):
         return Micro(masked_recipe(request.getfixturevalue("few_pictures")))
     if request.param == "segmentation":
         return Micro(mask_recipe(request.getfixturevalue("few_masks")), as_two=("training.accumulate=2",))
-    return Micro(box_recipe(request.getfixturevalue("few_boxes")), as_two=("training.accumulate=2",))
+    return Micro(box_recipe(request.getfixturevalue("few_boxes")), halve=halve_detection)
+
+
+def halve_detection(patch):
+    """Let a detector look at one half of a batch after the other; its losses are those of the whole."""
+
+    def looking_at_halves(network, images):
+        first, second = (network(half) for half in images.chunk(2))
+        per_point = ("points", "strides")
+        return {name: part if name in per_point else torch.cat([part, second[name]]) for name, part in first.items()}
+
+    losses = Detection.losses
+    patch.setattr(
+        Detection, "losses", lambda task, network, batch: losses(task, partial(looking_at_halves, network), batch)
+    )

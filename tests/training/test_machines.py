@@ -186,7 +186,7 @@ def run_apart(folders, command):
 
 
 def call_in(folder, rank, port, command):
-    from forked import command_in_two
+    from forked import call_as_one_of_two, run_command
 
     from castling.training import processes
 
@@ -195,7 +195,7 @@ def call_in(folder, rank, port, command):
     os.dup2(file, 1)
     os.dup2(file, 2)
     processes.PATIENCE = 1.0
-    command_in_two(rank, port, command)
+    call_as_one_of_two(rank, port, run_command, (command,))
 
 
 @pytest.fixture

@@ -38,7 +38,9 @@ def test_two_processes_have_the_losses_of_one_and_one_goes_on(any_micro, tmp_pat
     else:
         assert run_in_two(*command) == [0, 0]
     alone = any_micro(*any_micro.calm, STEADY, *any_micro.as_two, "training.max_steps=3")
-    train(alone, tmp_path / "one")
+    with pytest.MonkeyPatch.context() as patch:
+        any_micro.halve(patch)
+        train(alone, tmp_path / "one")
     runs = [RunFolder(tmp_path / name) for name in ("two", "one")]
     for ours, theirs in zip(*(run.steps() for run in runs), strict=True):
         assert ours.step == theirs.step

@@ -82,6 +82,23 @@ def test_two_processes_evaluate_the_network_that_is_kept(any_micro, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("any_micro", ["detection"], indirect=True)
+def test_two_processes_that_were_stopped_and_evaluated_go_on_bit_equal(any_micro, tmp_path):
+    whole = any_micro("training.max_steps=4", "training.accumulate=2")
+    part = replace(whole, training=replace(whole.training, max_steps=3))
+    for recipe, name in ((whole, "calm"), (part, "stopped")):
+        (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+        assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / name) == [0, 0]
+    (tmp_path / "stopped" / "config.yaml").write_text(recipe_text(whole))
+    assert run_in_two("train", tmp_path / "stopped") == [0, 0]
+    ours, theirs = (load_last(tmp_path / name / "checkpoints") for name in ("stopped", "calm"))
+    assert ours.step == theirs.step == 4
+    for kind, weights in theirs.weights.items():
+        for name, value in weights.items():
+            assert torch.equal(ours.weights[kind][name], value), name
+
+
+@pytest.mark.slow
 def test_two_processes_move_a_converted_network_over(micro, tmp_path):
     """At blend 0 its convolutions have no gradient, which processes must agree on."""
     converted = ("model.name=vit_tiny_patch16_224", "model.convert={calibrate: 0}", "training.threshold=null")

@@ -29,7 +29,7 @@ from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
 from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
 from castling.training.lock import RunLock
-from castling.training.processes import agree, check_shared, explained, from_first, together
+from castling.training.processes import agree, check_shared, explained, from_first, share_buffers, together
 from castling.training.recipe import Recipe
 from castling.training.records import EvalRecord, Record, StepRecord, Watch, flat_numbers
 from castling.training.run_folder import RunFolder
@@ -261,6 +261,8 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Evaluate the weights that count, log it, and keep them in a checkpoint with their score."""
+        share_buffers(self.state.model)
+        share_buffers(self.state.kept_model)
         self.state.check_finite()
         progress, network = self.state.progress, self.state.kept_model
         set_threshold(network, self.config.threshold, progress.step / self.num_steps)

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
+from torch import nn
 
 from castling.training.lock import RunLock, read_holder
 
@@ -102,6 +103,21 @@ def agree(what: str, value: object) -> None:
     if any(other != value for other, _ in values):
         listed = "; ".join(f"{other} in process {rank} on {host}" for rank, (other, host) in enumerate(values))
         raise ValueError(f"the processes of a run must see the same {what}; got {listed}")
+
+
+@torch.no_grad()
+def share_buffers(network: nn.Module) -> None:
+    """Give all processes the buffers of the first one, which are those that are saved.
+
+    Running statistics of batch norms come from the pictures that a process sees: with its own, each would evaluate
+    another network than the one that is kept.
+
+    Args:
+        network: without wrappers; the same network in all processes.
+    """
+    if meet().num_processes > 1:
+        for buffer in network.buffers():
+            buffer.copy_(broadcast(buffer.clone(memory_format=torch.contiguous_format)))
 
 
 def check_shared(folder: Path, lock: RunLock) -> None:

@@ -8,6 +8,9 @@ from box_pictures import box_recipe, write_boxes
 from PIL import Image
 
 from castling.cli.main import main
+from castling.report import run_figures
+from castling.report.plotting import new_figure
+from castling.report.run_data import read_run
 from castling.tasks.detection.decoding import select
 from castling.training import RunFolder, parse_recipe, train
 from castling.training.recipe import recipe_text
@@ -104,6 +107,21 @@ def test_it_is_reported(castled_folder):
     assert Image.open(castled_folder.parent / "figures" / "worst.png").width > 2 * 2 * 64
     assert main(["report", str(castled_folder.parent), "--no-speed", "--no-examples"]) == 0
     assert "Most mistakes" not in (castled_folder.parent / "report.html").read_text()
+
+
+def test_its_report_draws_average_precision_with_branch_and_castled(castled_folder, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(run_figures, "new_figure", lambda *size: drawn.append(new_figure(*size)) or drawn[-1])
+    run_figures.draw_metric([read_run(castled_folder.parent)], tmp_path / "metric.png")
+    (axes,) = drawn[0].axes
+    evals = RunFolder(castled_folder.parent).evals()
+    wanted = {
+        "with the branch": [[record.epoch, 100 * record.model[0].value] for record in evals],
+        "castled": [[record.epoch, 100 * record.castled[0].value] for record in evals],
+    }
+    assert evals[-1].model[0].name == "ap"
+    assert axes.get_ylabel() == "ap, %"
+    assert {line.get_label(): line.get_xydata().tolist() for line in axes.lines} == wanted
 
 
 def test_twenty_pictures_are_learned_by_heart(tmp_path):

@@ -49,6 +49,7 @@ def test_detectors_fit_but_for_what_picodet_has_and_the_paper_does_not_count(com
         size = one.table[9] if one.table.startswith("ablation") else one.row[13].lower()  # Castling-ViT-S-320
         c = width[size]
         assert 0.012 < one.error < 0.06, one
+        assert "excitation and P6" in one.note, one  # which stands beside it
         assert one.computed - (6 * c**2 + 50 * c) / 1e6 == pytest.approx(one.reported, rel=0.006), one
 
 

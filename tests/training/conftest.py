@@ -2,15 +2,18 @@
 
 import copy
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from box_pictures import box_recipe, write_boxes
 from mask_pictures import SMALL_MASK2FORMER, mask_recipe, write_masks
 from masked_pictures import masked_recipe, write_pictures
 from sklearn.datasets import load_digits
 
 from castling.settings import with_overrides
+from castling.tasks.detection.task import Detection
 from castling.training import parse_recipe
 
 MICRO = {
@@ -73,12 +76,14 @@ class Micro:
         calm: overrides without which several processes draw other numbers than one.
         torchrun: whether its processes are started as people start them, which takes long.
         as_two: overrides with which one process works as two do: batch norms and means over a batch see half of it.
+        halve: lets batch norms alone see half of it, where means are over all processes; called with a monkeypatch.
         drawn: the share of a loss by which several processes may differ from one all the same, for each draws numbers
             that nothing calms, such as the points at which Mask2Former's losses are taken; 0 where there are none.
     """
 
-    def __init__(self, content, calm=(), as_two=(), torchrun=False, drawn=0.0):
-        self.content, self.calm, self.as_two, self.torchrun, self.drawn = content, calm, as_two, torchrun, drawn
+    def __init__(self, content, calm=(), as_two=(), torchrun=False, halve=lambda patch: None, drawn=0.0):
+        self.content, self.calm, self.as_two, self.torchrun = content, calm, as_two, torchrun
+        self.halve, self.drawn = halve, drawn
 
     def __call__(self, *overrides):
         return parse_recipe(with_overrides(copy.deepcopy(self.content), list(overrides)))
@@ -123,4 +128,18 @@ def any_micro(request, micro):
         pytest.importorskip("transformers")
         content = mask_recipe(request.getfixturevalue("few_masks")) | {"segmenter": SMALL_MASK2FORMER}
         return Micro(content, as_two=("training.accumulate=2",), drawn=0.1)
-    return Micro(box_recipe(request.getfixturevalue("few_boxes")), as_two=("training.accumulate=2",))
+    return Micro(box_recipe(request.getfixturevalue("few_boxes")), halve=halve_detection)
+
+
+def halve_detection(patch):
+    """Let a detector look at one half of a batch after the other; its losses are those of the whole."""
+
+    def looking_at_halves(network, images):
+        first, second = (network(half) for half in images.chunk(2))
+        per_point = ("points", "strides")
+        return {name: part if name in per_point else torch.cat([part, second[name]]) for name, part in first.items()}
+
+    losses = Detection.losses
+    patch.setattr(
+        Detection, "losses", lambda task, network, batch: losses(task, partial(looking_at_halves, network), batch)
+    )

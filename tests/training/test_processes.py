@@ -11,7 +11,9 @@ from forked import run_in_two
 from castling.tasks.batches import Shard
 from castling.training import RunFolder, train
 from castling.training.checkpoint import load_last
+from castling.training.evaluation import evaluate
 from castling.training.recipe import recipe_text
+from castling.training.saved import open_model
 
 # Adam makes a whole step of a gradient that is but noise; this one keeps small differences small.
 STEADY = "training.optimizer={name: momentum, momentum: 0.9, weight_decay: 0.01}"
@@ -36,7 +38,9 @@ def test_two_processes_have_the_losses_of_one_and_one_goes_on(any_micro, tmp_pat
     else:
         assert run_in_two(*command) == [0, 0]
     alone = any_micro(*any_micro.calm, STEADY, *any_micro.as_two, "training.max_steps=3")
-    train(alone, tmp_path / "one")
+    with pytest.MonkeyPatch.context() as patch:
+        any_micro.halve(patch)
+        train(alone, tmp_path / "one")
     runs = [RunFolder(tmp_path / name) for name in ("two", "one")]
     for ours, theirs in zip(*(run.steps() for run in runs), strict=True):
         assert ours.step == theirs.step
@@ -63,6 +67,39 @@ def test_two_processes_have_the_losses_of_one_and_one_goes_on(any_micro, tmp_pat
             # Statistics of batch norms are those that the first process sees.
             if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
                 torch.testing.assert_close(value, ends[1].weights[kind][name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_the_network_that_is_kept(any_micro, tmp_path):
+    """Each has seen other pictures, so its batch norms have other statistics than those that are saved."""
+    recipe = any_micro(*any_micro.calm, "training.max_steps=3")
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+    assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / "run") == [0, 0]
+    logged = RunFolder(tmp_path / "run").evals()[-1]
+    saved = open_model(tmp_path / "run")
+    batches = saved.task.loader("val", recipe.training.batch_size)
+    found = evaluate(saved.task, saved.network, batches, drop_branches=True)
+    assert logged.step == saved.step == 3
+    for ours, theirs in ((logged.model, found.model), (logged.castled, found.castled)):
+        assert [metric.name for metric in ours] == [metric.name for metric in theirs]
+        assert [metric.value for metric in ours] == pytest.approx([metric.value for metric in theirs], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("any_micro", ["detection"], indirect=True)
+def test_two_processes_that_were_stopped_and_evaluated_go_on_bit_equal(any_micro, tmp_path):
+    whole = any_micro("training.max_steps=4", "training.accumulate=2")
+    part = replace(whole, training=replace(whole.training, max_steps=3))
+    for recipe, name in ((whole, "calm"), (part, "stopped")):
+        (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+        assert run_in_two("train", tmp_path / "recipe.yaml", "--out", tmp_path / name) == [0, 0]
+    (tmp_path / "stopped" / "config.yaml").write_text(recipe_text(whole))
+    assert run_in_two("train", tmp_path / "stopped") == [0, 0]
+    ours, theirs = (load_last(tmp_path / name / "checkpoints") for name in ("stopped", "calm"))
+    assert ours.step == theirs.step == 4
+    for kind, weights in theirs.weights.items():
+        for name, value in weights.items():
+            assert torch.equal(ours.weights[kind][name], value), name
 
 
 @pytest.mark.slow

@@ -71,6 +71,15 @@ def test_ten_kills_at_random_points_change_nothing(any_micro, tmp_path):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_run_goes_on_bit_equal(micro, tmp_path, stop_at, signum):
     recipe = micro("training.log_every=2", "training.workers=1" if stop_at == 2 else "training.workers=0")
+    assert_a_signal_changes_nothing(recipe, tmp_path, stop_at, signum)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_run_goes_on_bit_equal_whatever_the_task(any_micro, tmp_path):
+    assert_a_signal_changes_nothing(any_micro("training.max_steps=4"), tmp_path, 3, signal.SIGTERM)
+
+
+def assert_a_signal_changes_nothing(recipe, tmp_path, stop_at, signum):
     train(recipe, tmp_path / "calm")
 
     def stop(record):

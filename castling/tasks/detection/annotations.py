@@ -37,11 +37,14 @@ class Objects(NamedTuple):
         boxes: float32 `(M, 4)`: x0 y0 x1 y1 in pixels.
         labels: int64 `(M,)`: places in the names of the classes.
         crowd: bool `(M,)`: boxes around groups, or boxes that nobody is asked to find.
+        written: float64 `(M, 5)`: x0 y0 x1 y1 and area as the files say, which metrics go by: rounded, an object of
+            32 x 32 pixels is on one side of COCO's limit or on the other.
     """
 
     boxes: Tensor
     labels: Tensor
     crowd: Tensor
+    written: Tensor
 
 
 class Dropped(NamedTuple):
@@ -65,6 +68,7 @@ class Box(NamedTuple):
         category: what its file calls its class.
         crowd: whether it is around a group.
         mark: the line, or number, that it has in its file.
+        area: pixels of the object, of which the box may hold others too; None for those of the box.
     """
 
     owner: int
@@ -72,6 +76,7 @@ class Box(NamedTuple):
     category: Hashable
     crowd: bool
     mark: int
+    area: float | None = None
 
 
 @dataclass
@@ -129,7 +134,8 @@ class Annotations:
         sizes: width and height of each `(N, 2)`; 0 where no file says.
         ids: the numbers of the pictures in their files `(N,)`.
         starts: the first box of each picture, and the number of all `(N + 1,)`.
-        boxes: all boxes `(K, 4)`.
+        boxes: all boxes, cut at the border of their pictures `(K, 4)`.
+        written: all boxes and areas as the files say `(K, 5)`.
         classes: the label of each `(K,)`.
         crowd: whether each is around a group `(K,)`.
         labels: names of the classes.
@@ -143,6 +149,7 @@ class Annotations:
     ids: np.ndarray
     starts: np.ndarray
     boxes: np.ndarray
+    written: np.ndarray
     classes: np.ndarray
     crowd: np.ndarray
     labels: list[str]
@@ -159,7 +166,8 @@ class Annotations:
     def objects(self, index: int) -> Objects:
         """What is in a picture, in its pixels."""
         span = slice(self.starts[index], self.starts[index + 1])
-        return Objects(*(torch.from_numpy(array[span].copy()) for array in (self.boxes, self.classes, self.crowd)))
+        arrays = (self.boxes, self.classes, self.crowd, self.written)
+        return Objects(*(torch.from_numpy(array[span].copy()) for array in arrays))
 
     def read(self, index: int) -> tuple[Image.Image, Objects]:
         """A picture, decoded to the end, and what is in it.
@@ -261,9 +269,17 @@ def usable(written: Written) -> Annotations:
         ids=np.array(written.ids, np.int64),
         starts=np.searchsorted(owners[order], np.arange(len(written.names) + 1)),
         boxes=np.clip(boxes, 0, limits)[order].astype(np.float32),
+        written=_with_areas(boxes[order], [written.boxes[place].area for place in order]),
         classes=np.array([places[box.category] for box in written.boxes], np.int64)[order],
         crowd=np.array([box.crowd for box in written.boxes], bool)[order],
         labels=list(written.classes.values()),
         category_ids=[key if isinstance(key, int) else place for place, key in enumerate(written.classes)],
         dropped=dropped,
     )
+
+
+def _with_areas(boxes: np.ndarray, areas: Sequence[float | None]) -> np.ndarray:
+    """Boxes `(K, 4)` and their areas, those of the boxes where None, as `(K, 5)`."""
+    products = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    filled = [product if area is None else area for product, area in zip(products, areas, strict=True)]
+    return np.column_stack([boxes, np.array(filled, np.float64)])

@@ -103,7 +103,8 @@ def read_coco(file: Path, folder: Path) -> Written:
             x, y, width, height = map(float, entry["bbox"])
             corners = (x, y, x + width, y + height)
             crowd = bool(entry.get("iscrowd", 0))
-            written.boxes.append(Box(owner, corners, category, crowd, place if mark is None else mark))
+            area = _area(entry.get("area"), width * height)  # corners would round it
+            written.boxes.append(Box(owner, corners, category, crowd, place if mark is None else mark, area))
     listed = {Path(name).as_posix() for name in written.names}
     there = (name.removeprefix("./") for name in pictures_in(folder, folder))
     written.unlisted = sorted(name for name in there if name not in listed)
@@ -142,6 +143,12 @@ def _is_box(value: object) -> bool:
         and len(value) == 4
         and all(type(number) is float or (type(number) is int and abs(number) < MOST) for number in value)
     )
+
+
+def _area(value: object, otherwise: float) -> float:
+    """The area that is written, which is that of the object's mask; that of the box where it is none."""
+    is_area = type(value) in (int, float) and 0 <= value < MOST  # type: ignore[operator]
+    return float(value) if is_area else otherwise  # type: ignore[arg-type]
 
 
 def _is_name(text: str) -> bool:

@@ -61,7 +61,7 @@ def count_mistakes(picture: Judged) -> tuple[int, int]:
         >>> from castling.tasks.detection.decoding import Found
         >>> box, label = torch.tensor([[0.0, 0.0, 9.0, 9.0]]), torch.tensor([0])
         >>> found = Found(torch.tensor([0.9]), label, box + 20)
-        >>> count_mistakes(Judged(0, (40, 40), Objects(box, label, label > 0), found))
+        >>> count_mistakes(Judged(0, (40, 40), Objects(box, label, label > 0, torch.zeros(1, 5)), found))
         (1, 1)
     """
     sure = picture.found.scores > SURE

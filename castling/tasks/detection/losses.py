@@ -1,6 +1,6 @@
 """PicoDet's losses of a batch: varifocal for classes; GIoU and distribution focal for the boxes of assigned points.
 
-Good boxes count more, and the sums are divided by what they count in all, as PicoDet's heads do it.
+Good boxes count more, and the sums are divided by what they count in all, over all processes, as PicoDet's heads do it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torchvision.ops import generalized_box_iou_loss
 
 from castling.config import check_choice
@@ -36,7 +36,7 @@ WEIGHTS = {"v2": LossWeights(vfl=1.0, giou=2.5, dfl=0.5), "v1": LossWeights(vfl=
 def detection_losses(
     outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], config: DetectorConfig, assigner: AssignerName
 ) -> Losses:
-    """The losses of a batch.
+    """The losses of a batch, or of a process's share of it; all processes must ask for them at once.
 
     Args:
         outputs: what a `Detector` gives in training.
@@ -65,8 +65,9 @@ def detection_losses(
     distances = encode(wanted, points[point], strides[point])
     dfl = (weight * distribution_focal(outputs["distributions"][image, point], distances).mean(-1)).sum()
 
-    counted = weight.sum().clamp(min=1)
-    counted_classes = counted if config.head == "v2" else max(len(point), 1)
+    counts = torch.stack([weight.sum(), weight.new_tensor(len(point))])
+    counted, num_positive = mean_over_processes(counts).clamp(min=1)
+    counted_classes = counted if config.head == "v2" else num_positive
     by_weight = WEIGHTS[config.head]
     parts = {
         "vfl": by_weight.vfl * vfl / counted_classes,
@@ -74,6 +75,25 @@ def detection_losses(
         "dfl": by_weight.dfl * dfl / counted,
     }
     return Losses(torch.stack(list(parts.values())).sum(), parts)
+
+
+def mean_over_processes(counts: Tensor) -> Tensor:
+    """The mean of what processes count.
+
+    Gradients are means over processes too: each box of the batch has the same weight, whichever process has it.
+
+    Args:
+        counts: those of this process, without a gradient; kept as they are.
+
+    Example:
+        >>> mean_over_processes(torch.tensor([3.0, 4.0])).tolist()
+        [3.0, 4.0]
+    """
+    if not distributed.is_initialized():
+        return counts
+    total = counts.clone()
+    distributed.all_reduce(total)
+    return total / distributed.get_world_size()
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ class AveragePrecision:
         self.pictures += other.pictures
 
     def result(self) -> list[Metric]:
-        """`ap`, which decides, `ap50`, `ap75`, those by the size of boxes, and that of every class.
+        """`ap`, which decides, `ap50`, `ap75`, those by the size of boxes, and `ap` and `ap50` of every class.
 
         What there is no box of has no number, and is left out.
 
@@ -75,6 +75,7 @@ class AveragePrecision:
         }
         found |= {f"ap_{name}": _mean(precision[..., place]) for place, name in enumerate(RANGES, start=1)}
         by_class = {f"ap_of_{label}": _mean(precision[:, :, place, 0]) for place, label in enumerate(self.labels)}
+        by_class |= {f"ap50_of_{label}": _mean(precision[0, :, place, 0]) for place, label in enumerate(self.labels)}
         return [
             Metric(name, value, detail=name in by_class)
             for name, value in (found | by_class).items()
@@ -88,7 +89,7 @@ def judge(outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: Selec
 
     Args:
         outputs: `scores` `(B, A, classes)` and `boxes` `(B, A, 4)`.
-        batch: a batch as `castling.tasks.detection.transforms.collate` makes it.
+        batch: a batch of evaluation, as `castling.tasks.detection.transforms.collate` makes it.
         config: which boxes count.
     """
     sides = batch["image"].shape[-2:]
@@ -96,10 +97,11 @@ def judge(outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: Selec
     for place, (height, width) in enumerate(batch["size"].tolist()):
         scale = torch.tensor([width / sides[1], height / sides[0]] * 2)
         there = batch["labels"][place] >= 0
-        boxes, labels, crowd = (batch[name][place][there].cpu() for name in ("boxes", "labels", "crowd"))
+        labels, crowd = (batch[name][place][there].cpu() for name in ("labels", "crowd"))
+        written = torch.from_numpy(batch["written"][place])
         found = select(outputs["scores"][place].float(), outputs["boxes"][place].float(), config)
         found = Found(found.scores.cpu(), found.labels.cpu(), within(found.boxes.cpu() * scale, (width, height)))
-        truth = Objects(boxes * scale, labels, crowd)
+        truth = Objects(within(written[:, :4].float(), (width, height)), labels, crowd, written)
         pictures.append(Judged(int(batch["index"][place]), (width, height), truth, found))
     return pictures
 
@@ -139,12 +141,10 @@ def coco_truth(pictures: Sequence[Judged], num_classes: int) -> dict[str, Any]:
     """What is in pictures, as COCO's annotations."""
     annotations: list[dict[str, Any]] = []
     for picture in pictures:
-        for box, label, crowd in zip(*(part.tolist() for part in picture.truth), strict=True):
-            x0, y0, x1, y1 = box
+        for _, label, crowd, (x0, y0, x1, y1, area) in zip(*(part.tolist() for part in picture.truth), strict=True):
             about = {"image_id": picture.index, "category_id": label, "iscrowd": int(crowd)}
-            annotations.append(
-                {**about, "id": len(annotations) + 1, "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
-            )
+            box = [x0, y0, x1 - x0, y1 - y0]
+            annotations.append({**about, "id": len(annotations) + 1, "bbox": box, "area": area})
     return {
         "images": [{"id": picture.index, "width": picture.size[0], "height": picture.size[1]} for picture in pictures],
         "annotations": annotations,

@@ -145,9 +145,13 @@ class EvaluationTransform:
         self.resize, self.normalise = _resize(data), _normalise(data)
 
     def __call__(self, picture: Image.Image, objects: Objects) -> Example:
-        """`image` (3, H, W); `boxes` (M, 4) in its pixels; `labels` and `crowd` (M,); `size` (2,), height and width."""
+        """`image` (3, H, W); `boxes` (M, 4) in its pixels; `labels` and `crowd` (M,); `size` (2,), height and width.
+
+        `written` is an array (M, 5), the truth of metrics: boxes and areas as they were.
+        """
         image, boxes = self.resize(picture, _boxes(objects.boxes, picture))
-        return _example(self.normalise(image), objects._replace(boxes=boxes), picture.size)
+        example = _example(self.normalise(image), objects._replace(boxes=boxes), picture.size)
+        return {**example, "written": objects.written.numpy()}
 
 
 def prepare(data: DetectionData) -> v2.Transform:
@@ -158,10 +162,12 @@ def prepare(data: DetectionData) -> v2.Transform:
 def collate(examples: Sequence[Example]) -> Batch:
     """Examples as a batch: boxes are padded to the most that one of them has, with label -1; the rest is stacked.
 
+    What was `written` of them is a list of arrays, which stays where it is: not every device has float64.
+
     Images are channels-last: convolutions follow their input, and train a third faster so on a CPU.
 
     Example:
-        >>> two = Objects(torch.ones(2, 4), torch.tensor([0, 1]), torch.tensor([False, True]))
+        >>> two = Objects(torch.ones(2, 4), torch.tensor([0, 1]), torch.tensor([False, True]), torch.ones(2, 5))
         >>> none = Objects(*(part[:0] for part in two))
         >>> transform = EvaluationTransform(DetectionData(image_size=32))
         >>> batch = collate([transform(Image.new("RGB", (8, 6)), some) for some in (two, none)])
@@ -172,10 +178,16 @@ def collate(examples: Sequence[Example]) -> Batch:
     fills: dict[str, Any] = {"boxes": 0, "labels": PADDING, "crowd": False}
     batch: Batch = collated(
         [
-            {name: _padded(value, most, fills[name]) if name in fills else value for name, value in example.items()}
+            {
+                name: _padded(value, most, fills[name]) if name in fills else value
+                for name, value in example.items()
+                if name != "written"
+            }
             for example in examples
         ]
     )
+    if "written" in examples[0]:
+        batch["written"] = [example["written"] for example in examples]
     return {**batch, "image": batch["image"].contiguous(memory_format=torch.channels_last)}
 
 
@@ -187,11 +199,10 @@ def _cropped(picture: Image.Image, objects: Objects) -> tuple[Image.Image, Objec
     crop = draw_crop(objects.boxes, *picture.size)
     if crop is None:
         return picture, objects
-    boxes, labels, crowd = (part[crop.kept] for part in objects)
-    boxes = F.crop(_boxes(boxes, picture), crop.top, crop.left, crop.bottom - crop.top, crop.right - crop.left)
+    objects = Objects(*(part[crop.kept] for part in objects))
+    boxes = F.crop(_boxes(objects.boxes, picture), crop.top, crop.left, crop.bottom - crop.top, crop.right - crop.left)
     whole = (boxes[:, 2:] - boxes[:, :2] >= LEAST_SIDE).all(1)
-    picture = picture.crop(crop[:4])
-    return picture, Objects(boxes[whole], labels[whole], crowd[whole])
+    return picture.crop(crop[:4]), Objects(*(part[whole] for part in objects._replace(boxes=boxes)))
 
 
 def _boxes(boxes: Tensor, picture: Image.Image) -> BoundingBoxes:
@@ -210,5 +221,10 @@ def _normalise(data: DetectionData) -> v2.Transform:
 
 def _example(image: Tensor, objects: Objects, size: tuple[int, int]) -> Example:
     """Plain tensors: batches know nothing of torchvision's kinds."""
-    plain = {name: torch.Tensor.as_subclass(part, torch.Tensor) for name, part in objects._asdict().items()}
-    return {"image": image.as_subclass(torch.Tensor), **plain, "size": torch.tensor(size[::-1])}
+    return {
+        "image": image.as_subclass(torch.Tensor),
+        "boxes": objects.boxes.as_subclass(torch.Tensor),
+        "labels": objects.labels,
+        "crowd": objects.crowd,
+        "size": torch.tensor(size[::-1]),
+    }

@@ -143,4 +143,5 @@ def _read_lines(file: Path, owner: int, size: tuple[int, int], written: Written)
             scale_x, scale_y = size
             corners = ((x - width / 2) * scale_x, (y - height / 2) * scale_y)
             ends = ((x + width / 2) * scale_x, (y + height / 2) * scale_y)
-            written.boxes.append(Box(owner, (*corners, *ends), int(category), False, number))
+            area = width * scale_x * height * scale_y  # corners would round it
+            written.boxes.append(Box(owner, (*corners, *ends), int(category), False, number, area))

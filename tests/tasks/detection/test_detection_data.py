@@ -37,7 +37,7 @@ def boxes_by_picture(annotations):
     """Name of the picture -> boxes with names of classes."""
     found = {}
     for index in range(len(annotations)):
-        boxes, labels, crowd = annotations.objects(index)
+        boxes, labels, crowd, _ = annotations.objects(index)
         assert (boxes.dtype, labels.dtype, crowd.dtype) == (torch.float32, torch.int64, torch.bool)
         names = [annotations.labels[label] for label in labels]
         rounded = [tuple(round(number, 3) for number in box) for box in boxes.tolist()]
@@ -261,6 +261,7 @@ def test_boxes_are_cut_at_the_border_and_counted_beyond_a_pixel(tmp_path, caplog
     with caplog.at_level(logging.WARNING):
         annotations = opened(tmp_path)
     assert annotations.objects(0).boxes.tolist() == [[0, 0, 5, 5], [20, 10, 40, 30]]
+    assert annotations.objects(0).written[:, :4].tolist() == [[-5, -5, 5, 5], [20, 10, 40.5, 30.5]]
     assert annotations.dropped["cut"].total == 1
     assert "1 annotations cut at the border of the picture, first a.png" in caplog.text
 

@@ -16,6 +16,11 @@ pytest.importorskip("faster_coco_eval")
 LABELS = ["cat", "dog", "owl"]
 
 
+def truth_of(boxes, labels, crowd):
+    areas = (boxes[:, 2:] - boxes[:, :2]).double().prod(1, keepdim=True)
+    return Objects(boxes, labels, crowd, torch.cat([boxes, areas], 1))
+
+
 def random_boxes(rng, count, side=200):
     corners = rng.uniform(0, side, (count, 2))
     sides = rng.uniform(2, side / 2, (count, 2)) * rng.choice([0.1, 1.0], (count, 1))
@@ -25,7 +30,7 @@ def random_boxes(rng, count, side=200):
 def random_picture(rng, index, num_true, num_found, crowd=0.0, ties=False):
     """Half of what is found is near something that is there."""
     boxes, labels = random_boxes(rng, num_true), torch.from_numpy(rng.integers(0, 3, num_true))
-    truth = Objects(boxes, labels, torch.from_numpy(rng.random(num_true) < crowd))
+    truth = truth_of(boxes, labels, torch.from_numpy(rng.random(num_true) < crowd))
     found = random_boxes(rng, num_found)
     seen_labels = torch.from_numpy(rng.integers(0, 3, num_found))
     if num_true:
@@ -40,7 +45,7 @@ def random_picture(rng, index, num_true, num_found, crowd=0.0, ties=False):
 
 
 def by_pycocotools(pictures, num_classes):
-    """COCO's six numbers, and AP by class; ids do not start at 1."""
+    """COCO's six numbers, AP by class, and AP50 by class; ids do not start at 1."""
     coco = pytest.importorskip("pycocotools.coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):
@@ -56,9 +61,10 @@ def by_pycocotools(pictures, num_classes):
         found.evaluate()
         found.accumulate()
         found.summarize()
-    by_class = found.eval["precision"][:, :, :, 0, -1]
-    means = [by_class[:, :, place][by_class[:, :, place] > -1] for place in range(num_classes)]
-    return list(found.stats[:6]), [part.mean() if len(part) else -1 for part in means]
+    precision = found.eval["precision"][:, :, :, 0, -1]  # (overlaps, recalls, classes)
+    by_class = [[part[..., place] for place in range(num_classes)] for part in (precision, precision[0])]
+    means = [[part[part > -1].mean() if (part > -1).any() else -1 for part in parts] for parts in by_class]
+    return [*found.stats[:6], *means[0], *means[1]]
 
 
 CASES = {
@@ -82,24 +88,24 @@ def test_equals_pycocotools(case, seed):
     other.pictures = pictures[1::2]
     meter.merge(other)  # as of another process: the order of pictures is another
     found = {metric.name: metric.value for metric in meter.result()}
-    stats, by_class = by_pycocotools(pictures, len(LABELS))
     names = ["ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"]
-    wanted = dict(zip([*names, *(f"ap_of_{label}" for label in LABELS)], [*stats, *by_class], strict=True))
+    names += [f"{name}_of_{label}" for name in ("ap", "ap50") for label in LABELS]
+    wanted = dict(zip(names, by_pycocotools(pictures, len(LABELS)), strict=True))
     wanted = {name: value for name, value in wanted.items() if value > -1}
     assert found == pytest.approx(wanted, abs=1e-6)
 
 
 def test_perfect_and_useless_detectors():
     boxes, labels = torch.tensor([[10.0, 10.0, 60.0, 60.0]]), torch.tensor([1])
-    truth = Objects(boxes, labels, torch.tensor([False]))
+    truth = truth_of(boxes, labels, torch.tensor([False]))
     meter = AveragePrecision(LABELS, SelectConfig())
     meter.pictures = [Judged(0, (80, 80), truth, Found(torch.tensor([0.9]), labels, boxes))]
     assert meter.result()[0].value == pytest.approx(1)
-    assert [metric.name for metric in meter.result() if metric.detail] == ["ap_of_dog"]
+    assert [metric.name for metric in meter.result() if metric.detail] == ["ap_of_dog", "ap50_of_dog"]
     nothing = Found(torch.zeros(0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4))
     meter.pictures = [Judged(0, (80, 80), truth, nothing)]
     assert {metric.name: metric.value for metric in meter.result()} == {
-        "ap": 0, "ap50": 0, "ap75": 0, "ap_medium": 0, "ap_of_dog": 0
+        "ap": 0, "ap50": 0, "ap75": 0, "ap_medium": 0, "ap_of_dog": 0, "ap50_of_dog": 0
     }  # fmt: skip
 
 
@@ -108,7 +114,7 @@ def test_outputs_are_judged_in_the_pixels_of_the_picture():
     outputs["boxes"][0, 0] = torch.tensor([-4.0, 8.0, 16.0, 40.0])
     batch = {
         "image": torch.zeros(1, 3, 32, 64),
-        "boxes": torch.tensor([[[0.0, 8.0, 16.0, 32.0], [0.0, 0.0, 0.0, 0.0]]]),
+        "written": [np.array([[0.0, 16.0, 64.0, 80.0, 50.0]])],
         "labels": torch.tensor([[0, -1]]),
         "crowd": torch.tensor([[False, False]]),
         "size": torch.tensor([[64, 256]]),
@@ -116,18 +122,22 @@ def test_outputs_are_judged_in_the_pixels_of_the_picture():
     }
     (seen,) = judge(outputs, batch, SelectConfig())
     assert (seen.index, seen.size) == (5, (256, 64))
-    assert seen.truth.boxes.tolist() == [[0.0, 16.0, 64.0, 64.0]]
+    assert seen.truth.boxes.tolist() == [[0.0, 16.0, 64.0, 64.0]]  # as it is drawn
+    assert seen.truth.written.tolist() == [[0.0, 16.0, 64.0, 80.0, 50.0]]
     assert seen.found.boxes.tolist() == [[0.0, 16.0, 64.0, 64.0]]  # cut at the border
     meter = AveragePrecision(LABELS, SelectConfig())
     meter.update(outputs, batch)
-    assert meter.result()[0].value == pytest.approx(1)
+    found = {metric.name: metric.value for metric in meter.result()}
+    assert found["ap"] == pytest.approx(0.6)  # 0.75 of the box that is written, of which a quarter is outside
+    assert found["ap_small"] == pytest.approx(0.6)  # by the area that is written
+    assert "ap_medium" not in found
 
 
 def test_nothing_to_evaluate_on_is_said():
     meter = AveragePrecision(LABELS, SelectConfig())
     with pytest.raises(ValueError, match="no readable picture"):
         meter.result()
-    empty = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))
+    empty = truth_of(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))
     meter.pictures = [
         Judged(0, (8, 8), empty, Found(*(part[:0] for part in (torch.zeros(0), empty.labels, empty.boxes))))
     ]

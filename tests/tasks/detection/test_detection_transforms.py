@@ -32,7 +32,9 @@ def all_seeds():
 
 def objects_of(*boxes, crowd=()):
     flags = torch.tensor([index in crowd for index in range(len(boxes))], dtype=torch.bool)
-    return Objects(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4), torch.arange(len(boxes)), flags)
+    corners = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    written = torch.cat([corners, torch.full((len(boxes), 1), 7.0)], 1).double()
+    return Objects(corners, torch.arange(len(boxes)), flags, written)
 
 
 def scene(*boxes, size=(160, 120)):
@@ -58,6 +60,9 @@ def test_evaluation_resizes_both_sides_apart_and_keeps_crowd():
     assert example["image"].shape == (3, 64, 64)
     assert example["image"].sum() == 3 * 16 * 16
     assert example["image"][:, 16:32, 16:32].min() == 1
+    written = example.pop("written")
+    assert written.dtype == np.float64
+    assert written[:, 4].tolist() == [7.0] * len(written)
     assert {type(value) for value in example.values()} == {torch.Tensor}
 
 
@@ -81,7 +86,8 @@ def test_nothing_is_varied_where_nothing_is_asked_for():
     boxes = [(20, 30, 60, 60), (90, 10, 120, 100)]
     quiet = TrainingTransform(DATA, BoxVariationConfig(crop=0, flip=0, color=0))
     found, wanted = (make(scene(*boxes), objects_of(*boxes)) for make in (quiet, EvaluationTransform(DATA)))
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert set(wanted) - set(found) == {"written"}  # which is for metrics
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
 def test_crowd_is_never_trained_on():

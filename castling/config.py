@@ -101,6 +101,8 @@ class AttentionConfig:
         local_conv: one filter per head along the token sequence (`tokens`), on the 2-D grid without the prefix tokens
             (`grid`), or `none`.
         local_conv_size: taps of that filter, per axis.
+        rotary: whether q and k are turned by their places on the grid, so that attention depends on where tokens lie
+            as seen from each other. Not of the paper; any kernel.
         aux: whether the auxiliary masked softmax branch exists.
         threshold: the mask's cut, the paper's epsilon.
         threshold_relative: whether `threshold` counts in units of 1/N.
@@ -121,6 +123,7 @@ class AttentionConfig:
     output_norm: OutputNorm = "joint"
     local_conv: LocalConv = "tokens"
     local_conv_size: int = 9
+    rotary: bool = False
     aux: bool = True
     threshold: float = 0.02
     threshold_relative: bool = False

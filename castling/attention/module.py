@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
 from castling.attention.folded import folded_attention
-from castling.attention.grid import Grid, GridNote
+from castling.attention.grid import Grid, GridNote, resolve_grid, with_prefix
 from castling.attention.heads import autocast_off, promote, smallest_norm, unit
 from castling.attention.kernels import attend
 from castling.attention.linear_angular import linear_angular_attention
 from castling.attention.local_conv import GridConv, TokenConv, per_channel
+from castling.attention.rotary import rotary_table, rotate
 from castling.config import AttentionConfig
 
 
@@ -44,6 +45,7 @@ class HeadMixer(nn.Module):
         super().__init__()
         self.config = config = config or AttentionConfig()
         self.num_heads = num_heads
+        self.num_prefix_tokens = num_prefix_tokens
         self.attn_drop = attn_drop
         self.folded = False
         self.head_dim: int | None = None
@@ -98,6 +100,8 @@ class HeadMixer(nn.Module):
         config, eps = self.config, smallest_norm(q.dtype)
         local_v = v if unpooled_v is None else unpooled_v
         with autocast_off(q):
+            if config.rotary:
+                q, k = self._turned(q, k, local_v, grid, subsample, visible)
             if self.folded:
                 local = None
                 if self.local_conv is not None:
@@ -122,6 +126,25 @@ class HeadMixer(nn.Module):
                 # In this order the sum keeps the tokens' layout, and the output projection needs no copy.
                 out = subsample(self.local_conv(promote(local_v), grid, visible)) + out
             return out.to(q.dtype)
+
+    def _turned(
+        self,
+        q: Tensor,
+        k: Tensor,
+        values: Tensor,
+        grid: Grid | None,
+        subsample: Callable[[Tensor], Tensor],
+        visible: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys turned by their places, in their own dtype; the values tell the grid."""
+        if k.shape[1] != values.shape[1]:
+            raise ValueError(f"rotary positions need a key for every value; got {k.shape[1]} and {values.shape[1]}")
+        grid = resolve_grid(values.shape[1], grid, self.num_prefix_tokens, visible)
+        table = rotary_table(grid, q.shape[-1], self.num_prefix_tokens, promote(q))
+        if visible is not None:
+            table = table[:, with_prefix(visible, self.num_prefix_tokens)]  # (2, B, Nv, 1, D / 2)
+        of_q = table if q.shape[1] == k.shape[1] else subsample(table)
+        return rotate(promote(q), of_q).to(q.dtype), rotate(promote(k), table).to(k.dtype)
 
 
 class CastlingAttention(HeadMixer):

@@ -53,6 +53,24 @@ def angular_kernel_expansion(x: Tensor, y: Tensor, order: int) -> Tensor:
     return 0.5 + torch.stack(list(odd_powers)).sum(0)
 
 
+def turned(x: Tensor, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+    """Rotary positions token by token: pairs of channels as complex numbers, times `e^(i angle)`.
+
+    The first quarter of the channels and the third turn with the row, the others with the column; places lie between
+    -1 and 1, and the periods go from 1 to 100.
+    """
+    rows, columns = grid
+    num_periods = x.shape[-1] // 4
+    pairs = torch.complex(*x.double().chunk(2, dim=-1))  # (..., N, H, D / 2)
+    for token in range(rows * columns):
+        row, column = (2 * (token // columns) + 1) / rows - 1, (2 * (token % columns) + 1) / columns - 1
+        for i in range(2 * num_periods):
+            place, period = (row, i) if i < num_periods else (column, i - num_periods)
+            angle = 2 * math.pi * place / 100 ** (period / num_periods)
+            pairs[..., num_prefix_tokens + token, :, i] *= complex(math.cos(angle), math.sin(angle))
+    return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+
 def attention(similarity: Similarities, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`sum_j Sim(q_i, k_j) v_j` for every head of token-major tensors."""
     weights = similarity(q.double().transpose(-2, -3), k.double().transpose(-2, -3))  # (..., H, N, M)

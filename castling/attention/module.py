@@ -100,8 +100,7 @@ class HeadMixer(nn.Module):
         config, eps = self.config, smallest_norm(q.dtype)
         local_v = v if unpooled_v is None else unpooled_v
         with autocast_off(q):
-            if config.rotary:
-                q, k = self._turned(q, k, local_v, grid, subsample, visible)
+            q, k = self.placed(q, k, local_v, grid, subsample, visible)
             if self.folded:
                 local = None
                 if self.local_conv is not None:
@@ -127,16 +126,30 @@ class HeadMixer(nn.Module):
                 out = subsample(self.local_conv(promote(local_v), grid, visible)) + out
             return out.to(q.dtype)
 
-    def _turned(
+    def placed(
         self,
         q: Tensor,
         k: Tensor,
         values: Tensor,
-        grid: Grid | None,
-        subsample: Callable[[Tensor], Tensor],
-        visible: Tensor | None,
+        grid: Grid | None = None,
+        subsample: Callable[[Tensor], Tensor] = lambda tokens: tokens,
+        visible: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys turned by their places, in their own dtype; the values tell the grid."""
+        """Queries and keys as the kernel gets them: turned by their places where positions are rotary.
+
+        Args:
+            q: queries `(B, Nq, H, D)`.
+            k: keys `(B, N, H, D)`.
+            values: the unpooled values, whose number tells the grid.
+            grid: rows and columns of the values.
+            subsample: choice of the queries' places.
+            visible: the places in the grid `(B, Nv)`, where not all have a token.
+
+        Raises:
+            ValueError: for rotary positions of pooled keys, or of tokens that fill no grid.
+        """
+        if not self.config.rotary:
+            return q, k
         if k.shape[1] != values.shape[1]:
             raise ValueError(f"rotary positions need a key for every value; got {k.shape[1]} and {values.shape[1]}")
         grid = resolve_grid(values.shape[1], grid, self.num_prefix_tokens, visible)

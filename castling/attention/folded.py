@@ -1,7 +1,8 @@
 """The inference form of Eq. 9: the same numbers with constants folded and few passes over the tokens.
 
 The output is normalised, so a common factor of its two linear terms is lost: `1/2 V + 1/pi Q (K^T V)` can be
-`V + 2/pi Q (K^T V)`. What is left are two products and two sums that scale and add in one pass each.
+`V + 2/pi Q (K^T V)`. What is left are two products and two sums that scale and add in one pass each. Mean-centred keys
+are folded as well.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from castling.attention.forms import heads_at_once, in_place, products_in_place
 from castling.attention.heads import inverse_norm
 from castling.config import AttentionConfig
 
+FOLDED = ("linear_angular", "mean_centred")
+
 
 def folded_attention(
     q: Tensor, k: Tensor, v: Tensor, own_value: Tensor, local: Tensor | None, config: AttentionConfig, eps: float
 ) -> Tensor:
-    """Normalised linear-angular attention plus the local convolution.
+    """Linear attention, normalised or not, plus the local convolution.
 
     Args:
         q: queries `(B, Nq, H, D)`, in float32 or better.
@@ -27,7 +30,7 @@ def folded_attention(
         v: values `(B, N, H, Dv)`.
         own_value: each query's own value `(B, Nq, H, Dv)`.
         local: output of the convolution `(B, Nq, H, Dv)`, which may be overwritten; None for no convolution.
-        config: value term, reduction and output norm.
+        config: a kernel in `FOLDED`, value term, reduction and output norm.
         eps: length up to which vectors have no direction.
 
     Returns:
@@ -39,18 +42,33 @@ def folded_attention(
         >>> torch.allclose(out.norm(dim=-1), torch.ones(1, 49, 2))
         True
     """
+    if config.kernel == "mean_centred":
+        total, factor = _mean_centred(q, k, v), 1.0
+    else:
+        total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), 0.5
+    scale = inverse_norm(total, eps / factor) if config.output_norm == "joint" else total.new_tensor(factor)
+    overwrite = in_place(q, k, v)
+    if local is None:
+        return total.mul_(scale) if overwrite else total * scale
+    return local.addcmul_(total, scale) if overwrite else torch.addcmul(local, total, scale)
+
+
+def _twice_linear_angular(
+    q: Tensor, k: Tensor, v: Tensor, own_value: Tensor, config: AttentionConfig, eps: float
+) -> Tensor:
     num_summed = k.shape[1] if config.reduction == "mean" else 1
     if config.value_term == "sum":
         own_value = v.sum(1, keepdim=True) / num_summed
     linear = head_products(q, k * inverse_norm(k, eps), v)
-    overwrite = in_place(q, k, v)
-    twice = torch.addcmul(
-        own_value, linear, inverse_norm(q, eps), value=2 / math.pi / num_summed, out=linear if overwrite else None
-    )
-    scale = inverse_norm(twice, 2 * eps) if config.output_norm == "joint" else twice.new_tensor(0.5)
-    if local is None:
-        return twice.mul_(scale) if overwrite else twice * scale
-    return local.addcmul_(twice, scale) if overwrite else torch.addcmul(local, twice, scale)
+    out = linear if in_place(q, k, v) else None
+    return torch.addcmul(own_value, linear, inverse_norm(q, eps), value=2 / math.pi / num_summed, out=out)
+
+
+def _mean_centred(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    num_tokens, dim = k.shape[1], k.shape[-1]
+    linear = head_products(q, k - k.mean(1, keepdim=True), v)
+    out = linear if in_place(q, k, v) else None
+    return torch.add(v.mean(1, keepdim=True), linear, alpha=1 / (num_tokens * math.sqrt(dim)), out=out)
 
 
 def head_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

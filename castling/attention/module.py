@@ -13,7 +13,7 @@ from timm.layers import register_notrace_module
 from torch import Tensor, nn
 
 from castling.attention.auxiliary import AuxiliarySoftmax
-from castling.attention.folded import folded_attention
+from castling.attention.folded import FOLDED, folded_attention
 from castling.attention.grid import Grid, GridNote, resolve_grid, with_prefix
 from castling.attention.heads import autocast_off, promote, smallest_norm, unit
 from castling.attention.kernels import attend
@@ -66,7 +66,7 @@ class HeadMixer(nn.Module):
         """
         if self.aux is not None:
             raise ValueError("an attention with its auxiliary branch cannot be folded: castle it first")
-        self.folded = self.config.kernel == "linear_angular" and self.config.output_norm != "aux"
+        self.folded = self.config.kernel in FOLDED and self.config.output_norm != "aux"
         if self.local_conv is not None and self.head_dim is not None:
             weight = per_channel(self.local_conv.weight.detach(), (self.num_heads, self.head_dim))
             self.local_conv.weight = nn.Parameter(weight.contiguous(), requires_grad=False)

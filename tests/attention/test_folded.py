@@ -15,6 +15,8 @@ CONFIGS = {
     "on the grid": AttentionConfig(local_conv="grid", local_conv_size=3),
     "no convolution": AttentionConfig(local_conv="none"),
     "norm of the branch": AttentionConfig(output_norm="aux"),
+    "mean-centred keys": AttentionConfig(kernel="mean_centred"),
+    "mean-centred keys, no norm, rotary": AttentionConfig(kernel="mean_centred", output_norm="none", rotary=True),
     "another kernel": AttentionConfig(kernel="relu_e"),
     "softmax": AttentionConfig.baseline(),
 }

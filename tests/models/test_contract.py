@@ -8,9 +8,10 @@ import pytest
 import timm
 import torch
 
-from castling import castle, is_castled
+from castling import AttentionConfig, castle, is_castled, optimize
 from castling.measure import count_macs, quadratic_tensors
 from castling.models.levit import SIZES
+from castling.models.levit_attention import LevitDesign
 
 TRANSFORMERS = ["castling_deit_tiny_patch16_224", "castling_levit_128", "castling_mvitv2_tiny"]
 HYBRIDS = ["castling_lcnet_vit_small", "castling_esnet_vit_small"]
@@ -162,10 +163,31 @@ def test_export(name, state):
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
-def test_export_for_any_size(name):
-    model = castle(shallow(name)).eval()
+def test_mean_centred_rotary_attention_in_every_family(name):
+    model, x = mean_centred_rotary(name), images(64, 96)
+    assert list(model.state_dict()) == list(shallow(name).state_dict())
+    model(x).square().sum().backward()
+    assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
+    fast = castle(model.eval())
+    with torch.no_grad():
+        torch.testing.assert_close(optimize(fast)(x), fast(x), atol=1e-5, rtol=0)
+    with torch.device("meta"):
+        castled = castle(mean_centred_rotary(name)).eval()
+        macs = [count_macs(castled, images(side, side, batch=1)).total for side in (256, 512, 1024)]
+    assert macs[2] - macs[1] == 4 * (macs[1] - macs[0])
+
+
+def mean_centred_rotary(name):
+    config = AttentionConfig(kernel="mean_centred", rotary=True, output_norm="none")
+    return shallow(name, **({"design": LevitDesign(attention=config)} if "levit" in name else {"attention": config}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [shallow, mean_centred_rotary])
+@pytest.mark.parametrize("name", SMALLEST)
+def test_export_for_any_size(name, form):
+    model = castle(form(name)).eval()
     step = 32 if "net_vit" in name else 64
     sides = {axis: step * torch.export.Dim(label, min=2, max=32) for axis, label in ((2, "rows"), (3, "columns"))}
     program = torch.export.export(model, (images(192, 320),), dynamic_shapes={"x": sides}, strict=False)

@@ -19,7 +19,7 @@ KernelName = Literal[
 ]
 ValueTerm = Literal["own", "sum"]
 Reduction = Literal["sum", "mean"]
-OutputNorm = Literal["joint", "aux", "none"]
+OutputNorm = Literal["joint", "rms", "aux", "none"]
 LocalConv = Literal["tokens", "grid", "none"]
 Similarity = Literal["scaled_dot", "dot", "cosine"]
 
@@ -97,7 +97,8 @@ class AttentionConfig:
         reduction: sums over tokens as they are, or divided by the number of tokens, which makes the mix of the terms
             independent of the resolution. Linear-angular only.
         output_norm: L2-normalise kernel and branch together (`joint`, the code), the branch alone (`aux`, the text)
-            or nothing (`none`, Eq. 9 as printed).
+            or nothing (`none`, Eq. 9 as printed). `rms`, not of the paper, is `joint` with a root mean square of 1
+            instead of a length of 1, so that the attention is not small beside the convolution.
         local_conv: one filter per head along the token sequence (`tokens`), on the 2-D grid without the prefix tokens
             (`grid`), or `none`.
         local_conv_size: taps of that filter, per axis.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from castling.attention.forms import heads_at_once, in_place, products_in_place
-from castling.attention.heads import inverse_norm
+from castling.attention.heads import inverse_norm, output_length
 from castling.config import AttentionConfig
 
 FOLDED = ("linear_angular", "mean_centred")
@@ -46,7 +46,8 @@ def folded_attention(
         total, factor = _mean_centred(q, k, v), 1.0
     else:
         total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), 0.5
-    scale = inverse_norm(total, eps / factor) if config.output_norm == "joint" else total.new_tensor(factor)
+    length = output_length(config.output_norm, v.shape[-1])
+    scale = total.new_tensor(factor) if length is None else inverse_norm(total, eps / factor) * length
     overwrite = in_place(q, k, v)
     if local is None:
         return total.mul_(scale) if overwrite else total * scale

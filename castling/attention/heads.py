@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from castling.attention.forms import heads_at_once
+from castling.config import OutputNorm
 
 
 def per_head(equation: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
@@ -59,6 +60,11 @@ def inverse_norm(x: Tensor, eps: float) -> Tensor:
     """
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return F.threshold(norm, eps, math.inf).reciprocal()
+
+
+def output_length(norm: OutputNorm, dim: int) -> float | None:
+    """How long the output of a head with `dim` channels is made before the convolution is added; None for as it is."""
+    return {"joint": 1.0, "rms": math.sqrt(dim)}.get(norm)
 
 
 def smallest_norm(dtype: torch.dtype) -> float:

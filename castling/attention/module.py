@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from castling.attention.auxiliary import AuxiliarySoftmax
 from castling.attention.folded import FOLDED, folded_attention
 from castling.attention.grid import Grid, GridNote, resolve_grid, with_prefix
-from castling.attention.heads import autocast_off, promote, smallest_norm, unit
+from castling.attention.heads import autocast_off, inverse_norm, output_length, promote, smallest_norm, unit
 from castling.attention.kernels import attend
 from castling.attention.linear_angular import linear_angular_attention
 from castling.attention.local_conv import GridConv, TokenConv, per_channel
@@ -119,8 +119,10 @@ class HeadMixer(nn.Module):
             if self.aux is not None:
                 aux = self.aux(q, k, v, bias)
                 out = out + (unit(aux, eps) if config.output_norm == "aux" else aux)
-            if config.output_norm == "joint":
-                out = unit(promote(out), eps)
+            length = output_length(config.output_norm, out.shape[-1])
+            if length is not None:
+                out = promote(out)
+                out = out * (inverse_norm(out, eps) * length)
             if self.local_conv is not None:
                 # In this order the sum keeps the tokens' layout, and the output projection needs no copy.
                 out = subsample(self.local_conv(promote(local_v), grid, visible)) + out

@@ -97,7 +97,7 @@ def attention_facts(module: HeadMixer, tokens: Tokens) -> AttentionFacts:
     """
     q, k, v = (promote(x.detach()) for x in tokens)
     out = attend(q, k, v, module.config.kernel, **_options(module)).transpose(1, 2)  # (B, H, N, Dv)
-    if module.config.output_norm == "joint":
+    if module.config.output_norm in ("joint", "rms"):
         out = unit(out, smallest_norm(out.dtype))
     spectrum = torch.linalg.svdvals(out)
     sizes = attention_map(module, q, k).abs()

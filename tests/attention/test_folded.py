@@ -14,6 +14,7 @@ CONFIGS = {
     "no norm": AttentionConfig(output_norm="none"),
     "on the grid": AttentionConfig(local_conv="grid", local_conv_size=3),
     "no convolution": AttentionConfig(local_conv="none"),
+    "root mean square": AttentionConfig(output_norm="rms", rotary=True),
     "norm of the branch": AttentionConfig(output_norm="aux"),
     "mean-centred keys": AttentionConfig(kernel="mean_centred"),
     "mean-centred keys, no norm, rotary": AttentionConfig(kernel="mean_centred", output_norm="none", rotary=True),

@@ -72,7 +72,7 @@ def test_threshold_zero_adds_full_softmax_attention():
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("output_norm", ["joint", "aux", "none"])
+@pytest.mark.parametrize("output_norm", ["joint", "rms", "aux", "none"])
 def test_with_an_empty_mask_castling_changes_no_bit(kernel, output_norm, batch):
     block = CastlingAttention(48, 3, config=AttentionConfig(kernel=kernel, threshold=1.0, output_norm=output_norm))
     x = torch.randn(batch, 63, 48)
@@ -81,8 +81,8 @@ def test_with_an_empty_mask_castling_changes_no_bit(kernel, output_norm, batch):
     assert torch.equal(castle(block)(x), full)
 
 
-@pytest.mark.parametrize("output_norm", ["joint", "aux", "none"])
-def test_output_norm_says_what_gets_length_one(output_norm):
+@pytest.mark.parametrize("output_norm", ["joint", "rms", "aux", "none"])
+def test_output_norm_says_what_gets_which_length(output_norm):
     config = AttentionConfig(output_norm=output_norm, local_conv="none", threshold=0.0)
     block = CastlingAttention(32, 2, config=config)
     torch.nn.init.eye_(block.proj.weight)
@@ -95,6 +95,7 @@ def test_output_norm_says_what_gets_length_one(output_norm):
     ones = torch.ones(1, 30, 2)
     joint, branch = lengths(block(x)), lengths(block(x) - castle(block)(x))
     assert torch.allclose(joint, ones) == (output_norm == "joint")
+    assert torch.allclose(joint, 4 * ones) == (output_norm == "rms")  # of 16 channels
     assert torch.allclose(branch, ones, atol=1e-5) == (output_norm == "aux")
 
 

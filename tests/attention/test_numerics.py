@@ -73,6 +73,7 @@ def test_castled_block_is_finite_for_many_tokens(dtype, data, kind, num_tokens):
         {"value_term": "sum"},
         {"reduction": "mean"},
         {"output_norm": "aux"},
+        {"output_norm": "rms", "rotary": True},
         {"output_norm": "none"},
         {"aux_similarity": "dot"},
         {"aux_similarity": "cosine"},

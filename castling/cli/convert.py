@@ -14,7 +14,7 @@ from castling.attention import KERNELS
 from castling.cli import HelpFormatter
 from castling.cli.castle import certifying, print_certificate, say_written
 from castling.cli.train import train_with_progress
-from castling.config import AttentionConfig, LocalConv
+from castling.config import AttentionConfig, LocalConv, OutputNorm
 from castling.training.recipe import Recipe
 from castling.workflows.convert_network import convert_network
 from castling.workflows.linearize import STAGES, Linearization
@@ -58,6 +58,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="its filter: 9 taps along the tokens, 3 x 3 on their grid (for other picture sizes than those of "
         "training), or none",
     )
+    add("--output-norm", choices=get_args(OutputNorm), default=AttentionConfig().output_norm, help="of its outputs")
+    add("--rotary", action="store_true", help="turn q and k by their places on the grid")
     add("--aux", action="store_true", help="with the auxiliary branch, whose threshold closes in the last stage")
     add("--threshold", type=float, default=AttentionConfig().threshold, metavar="X", help="where it begins, for --aux")
     add("--teacher", choices=("self", "none"), default="self", help="whom finetune follows: the original or nobody")
@@ -81,6 +83,8 @@ def run(flags: argparse.Namespace) -> int:
             kernel=flags.kernel,
             aux=flags.aux,
             threshold=flags.threshold,
+            output_norm=flags.output_norm,
+            rotary=flags.rotary,
             local_conv=flags.local_conv,
             local_conv_size=3 if flags.local_conv == "grid" else AttentionConfig().local_conv_size,
         ),

@@ -145,10 +145,13 @@ def test_a_part_of_the_attentions_from_weights_alone(converted, tmp_path):
     recipe.write_text(json.dumps(HOST))
     flags = ["--stages", "finetune", "--teacher", "none", "--only", "blocks.1.attn", "--tolerance", 100]
     flags += ["--weights", converted / "original.safetensors", "--local-conv", "grid", "training.batch_size=256"]
+    flags += ["--kernel", "mean_centred", "--output-norm", "none", "--rotary"]
     assert convert(recipe, "--out", tmp_path / "out", *flags) == 0
     saved = open_model(tmp_path / "out" / "finetune")
     assert saved.network.blocks[1].attn.local_conv.weight.shape[-2:] == (3, 3)
     assert type(saved.network.blocks[0].attn).__name__ == "Attention"
+    config = saved.network.blocks[1].attn.config
+    assert (config.kernel, config.output_norm, config.rotary) == ("mean_centred", "none", True)
     assert saved.recipe.settings.distillation is None
     certificate = json.loads((tmp_path / "out" / "finetune" / "certificate.json").read_text())
     assert (certificate["kept_softmax"], certificate["quadratic_tensors"]) == (["blocks.0.attn"], [])

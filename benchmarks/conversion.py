@@ -56,7 +56,7 @@ def measure(
     task = quarter.task.on_test()
     networks = {**networks_of(quarter, task), "scratch": open_model(folder / "scratch").network}
     rows = []
-    for size in (task.settings.data.image_size, *sizes):
+    for size in (host.settings.data.image_size, *sizes):
         judged = task.elsewhere(image_size=size)
         batches = OnDevice(judged.loader("val", 64), best_device())
         found = {name: evaluate(judged, at_size(network, size), batches).model for name, network in networks.items()}

@@ -50,7 +50,7 @@ def main() -> None:
         saved = open_model(run)
         network = saved.network if is_castled(saved.network) else castle(saved.network)
         batch = next(iter(saved.task.loader("val", BATCH)))
-        facts = network_facts(network, batch["images"])
+        facts = network_facts(network, batch["image"])
         reach = gradients(saved.task, network, batch, list(facts))
         for layer, found in facts.items():
             print(append_row(path, {"run": run.name, "layer": layer, **asdict(found), **reach[layer]}), flush=True)

@@ -85,8 +85,8 @@ class HeadMixer(nn.Module):
         """Eq. 9 on token-major tensors.
 
         Args:
-            q: queries `(B, Nq, H, D)`.
-            k: keys `(B, N, H, D)`.
+            q: queries `(B, Nq, H, D)`, already `placed`.
+            k: keys `(B, N, H, D)`, likewise.
             v: values `(B, N, H, Dv)`.
             grid: rows and columns of the values, the unpooled ones where given.
             bias: summand of the logits of softmax, in the kernel or the branch, `(H, Nq, N)`; of no effect elsewhere.
@@ -100,7 +100,6 @@ class HeadMixer(nn.Module):
         config, eps = self.config, smallest_norm(q.dtype)
         local_v = v if unpooled_v is None else unpooled_v
         with autocast_off(q):
-            q, k = self.placed(q, k, local_v, grid, subsample, visible)
             if self.folded:
                 local = None
                 if self.local_conv is not None:
@@ -132,34 +131,37 @@ class HeadMixer(nn.Module):
         self,
         q: Tensor,
         k: Tensor,
-        values: Tensor,
         grid: Grid | None = None,
         subsample: Callable[[Tensor], Tensor] = lambda tokens: tokens,
-        visible: Tensor | None = None,
+        num_values: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys as the kernel gets them: turned by their places where positions are rotary.
+        """Queries and keys as `mix` wants them: turned by their places where positions are rotary.
 
         Args:
             q: queries `(B, Nq, H, D)`.
             k: keys `(B, N, H, D)`.
-            values: the unpooled values, whose number tells the grid.
             grid: rows and columns of the values.
-            subsample: choice of the queries' places.
-            visible: the places in the grid `(B, Nv)`, where not all have a token.
+            subsample: choice of the queries' places from tokens, where queries are fewer than keys.
+            num_values: the number of values before they were pooled; as many as keys where None.
 
         Raises:
             ValueError: for rotary positions of pooled keys, or of tokens that fill no grid.
         """
         if not self.config.rotary:
             return q, k
-        if k.shape[1] != values.shape[1]:
-            raise ValueError(f"rotary positions need a key for every value; got {k.shape[1]} and {values.shape[1]}")
-        grid = resolve_grid(values.shape[1], grid, self.num_prefix_tokens, visible)
-        table = rotary_table(grid, q.shape[-1], self.num_prefix_tokens, promote(q))
+        if num_values not in (None, k.shape[1]):
+            raise ValueError(f"rotary positions need a key for every value; got {k.shape[1]} and {num_values}")
+        table = self.rotary_table(k, grid)
+        of_q = table if q.shape[1] == k.shape[1] else subsample(table)
+        return rotate(q, of_q), rotate(k, table)
+
+    def rotary_table(self, k: Tensor, grid: Grid | None, visible: Tensor | None = None) -> Tensor:
+        """Cosines and sines of the places of keys `(B, N, H, D)`, as `rotate` wants them."""
+        grid = resolve_grid(k.shape[1], grid, self.num_prefix_tokens, visible)
+        table = rotary_table(grid, k.shape[-1], self.num_prefix_tokens, promote(k))
         if visible is not None:
             table = table[:, with_prefix(visible, self.num_prefix_tokens)]  # (2, B, Nv, 1, D / 2)
-        of_q = table if q.shape[1] == k.shape[1] else subsample(table)
-        return rotate(promote(q), of_q).to(q.dtype), rotate(promote(k), table).to(k.dtype)
+        return table
 
 
 class CastlingAttention(HeadMixer):
@@ -236,6 +238,10 @@ class CastlingAttention(HeadMixer):
         """
         if attn_mask is not None or is_causal:
             raise ValueError("linear attention knows no masks; got attn_mask or is_causal")
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, N, H, D) each
         grid, visible = self.grid_note.places(grid)
+        tokens = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, N, 3, H, D)
+        q, k, v = tokens.unbind(2)
+        if self.config.rotary:  # q and k in one pass, as heads of one tensor
+            both = tokens[:, :, :2].flatten(2, 3)
+            q, k = rotate(both, self.rotary_table(k, grid, visible)).chunk(2, dim=2)
         return self.proj_drop(self.proj(self.mix(q, k, v, grid, visible=visible).flatten(2)))

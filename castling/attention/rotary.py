@@ -72,7 +72,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn pairs of channels, the first half with the second.
 
     Args:
-        x: queries or keys `(B, N, H, D)`, in the table's dtype.
+        x: queries, keys or both `(B, N, H, D)`. Half precision is turned in that of the table.
         table: cosines and sines `(2, N, 1, D / 2)`, or `(2, B, N, 1, D / 2)`.
 
     Example:
@@ -80,12 +80,14 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
         >>> turned.flatten().tolist()  # the middle of a grid is where nothing is turned
         [1.0, 1.0, 1.0, 1.0]
     """
+    dtype = x.dtype
     cosine, sine = table
+    x = x.to(cosine.dtype)
     first, second = x.chunk(2, dim=-1)
     if not in_place(x):
-        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1).to(dtype)
     turned = torch.empty_like(x)
     left, right = turned.chunk(2, dim=-1)
     torch.mul(first, cosine, out=left).addcmul_(second, sine, value=-1)
     torch.mul(first, sine, out=right).addcmul_(second, cosine)
-    return turned
+    return turned.to(dtype)

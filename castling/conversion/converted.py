@@ -109,6 +109,7 @@ class ConvertedAttention(HeadMixer):
             host = attend(q, k, v, "softmax", bias=logit_bias, dropout_p=self.attn_drop if self.training else 0.0)
             if blend == 0 and self.observer is None:
                 return host
+        q, k = self.placed(q, k, grid, subsample, None if unpooled_v is None else unpooled_v.shape[1])
         castling = self.mix(q, k, v, grid, logit_bias, subsample, unpooled_v)
         if self.head_scale is not None:
             castling = castling * self.head_scale.to(castling.dtype).unsqueeze(-1)

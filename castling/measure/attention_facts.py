@@ -56,18 +56,16 @@ def record_tokens(model: nn.Module) -> Iterator[dict[str, Tokens]]:
     seen: dict[str, Tokens] = {}
     mixers = {name: module for name, module in model.named_modules() if isinstance(module, HeadMixer)}
 
-    def listening(name: str, module: HeadMixer, mix: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def listen(
-            q: Tensor, k: Tensor, v: Tensor, grid: Any = None, *others: Any, visible: Any = None, **more: Any
-        ) -> Tensor:
+    def listening(name: str, mix: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def listen(q: Tensor, k: Tensor, v: Tensor, *others: Any, **more: Any) -> Tensor:
             if q.shape[1] == k.shape[1] == v.shape[1]:
-                seen[name] = (*module.placed(q, k, v, grid, visible=visible), v)
-            return mix(q, k, v, grid, *others, visible=visible, **more)
+                seen[name] = q, k, v
+            return mix(q, k, v, *others, **more)
 
         return listen
 
     for name, module in mixers.items():
-        module.mix = listening(name, module, module.mix)  # type: ignore[method-assign]
+        module.mix = listening(name, module.mix)  # type: ignore[method-assign]
     try:
         yield seen
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -84,7 +85,9 @@ class _LevitMixer(HeadMixer):
             v = pool_heads(v, self.pool_v, self.norm_v, grid)
             key_stride = 2
         bias = self.logit_bias(grid, q_stride, key_stride) if self.design.attention_bias else None
-        out = self.mix(q, k, v, grid, bias, lambda tokens: slice_tokens(tokens, grid, q_stride), unpooled_v)
+        subsample = partial(slice_tokens, grid=grid, stride=q_stride)
+        placed_q, k = self.placed(q, k, grid, subsample, unpooled_v.shape[1])
+        out = self.mix(placed_q, k, v, grid, bias, subsample, unpooled_v)
         return ((out + q) if residual else out).flatten(2)
 
     def logit_bias(self, grid: Grid, q_stride: int, key_stride: int) -> Tensor:

@@ -53,9 +53,9 @@ class MultiScaleHeadMixer(HeadMixer):
         v = pool_heads(v, self.pool_v, self.norm_v, grid)
         if self.stride == 1:
             q = pool_heads(q, self.pool_q, self.norm_q, grid)
-            out = self.mix(q, k, v, grid) + q
+            out = self.mix(*self.placed(q, k, grid), v, grid) + q
         else:
-            out = pool_heads(self.mix(q, k, v, grid) + q, self.pool_q, self.norm_q, grid)
+            out = pool_heads(self.mix(*self.placed(q, k, grid), v, grid) + q, self.pool_q, self.norm_q, grid)
         return self.proj(out.flatten(2))
 
 

@@ -58,7 +58,7 @@ def test_tokens_are_those_of_the_kernel_and_the_network_stays_as_it_is():
     with record_tokens(attention) as seen:
         assert torch.equal(attention(x, grid=(3, 4)), before)
     q, k, v = attention.qkv(x).unflatten(-1, (3, 2, 16)).unbind(2)
-    placed = attention.placed(q, k, v, (3, 4))
+    placed = attention.placed(q, k, (3, 4))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen[""], (*placed, v), strict=True))
     assert "mix" not in vars(attention)
 

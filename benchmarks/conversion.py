@@ -79,7 +79,7 @@ def from_scratch(host: Recipe, epochs: int, attention: AttentionConfig) -> list[
     """The same network with castling attention and new weights, at the original's learning rate."""
     warmup = min(host.training.learning_rate.warmup_epochs, epochs / 10)
     return [
-        f"model.convert={json.dumps({'calibrate': 0, 'attention': changes(attention)})}",
+        f"model.convert={json.dumps({'calibrate': 0, 'attention': asdict(attention)})}",
         "training.blend={kind: fixed, start: 1.0}",
         f"training.epochs={epochs}",
         f"training.learning_rate.warmup_epochs={warmup}",

@@ -32,7 +32,7 @@ from castling.workflows.originals import find_original
 
 NAMES = ("original", "converted", "castled", "scratch")
 HELD_OUT = "data.held_out=0.1"
-CONVERTED = AttentionConfig(aux=False)
+CONVERTED = Linearization().attention
 
 
 def measure(

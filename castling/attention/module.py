@@ -151,11 +151,11 @@ class HeadMixer(nn.Module):
             return q, k
         if num_values not in (None, k.shape[1]):
             raise ValueError(f"rotary positions need a key for every value; got {k.shape[1]} and {num_values}")
-        table = self.rotary_table(k, grid)
+        table = self.turns(k, grid)
         of_q = table if q.shape[1] == k.shape[1] else subsample(table)
         return rotate(q, of_q), rotate(k, table)
 
-    def rotary_table(self, k: Tensor, grid: Grid | None, visible: Tensor | None = None) -> Tensor:
+    def turns(self, k: Tensor, grid: Grid | None, visible: Tensor | None = None) -> Tensor:
         """Cosines and sines of the places of keys `(B, N, H, D)`, as `rotate` wants them."""
         grid = resolve_grid(k.shape[1], grid, self.num_prefix_tokens, visible)
         table = rotary_table(grid, k.shape[-1], self.num_prefix_tokens, promote(k))
@@ -227,14 +227,14 @@ class CastlingAttention(HeadMixer):
             x: tokens `(B, N, dim)`.
             attn_mask: None; the argument is here because timm's blocks pass it.
             is_causal: False, for the same reason.
-            grid: rows and columns of the tokens behind the prefix, for the 2-D convolution; by default what the grid
-                note says, with the places of the tokens in it, or else a square.
+            grid: rows and columns of the tokens behind the prefix, for a 2-D convolution and rotary positions; by default
+                what the grid note says, with the places of the tokens in it, or else a square.
 
         Returns:
             Tokens `(B, N, dim)`.
 
         Raises:
-            ValueError: for a mask, or a 2-D convolution whose grid does not hold the tokens.
+            ValueError: for a mask, or a grid that is needed and does not hold the tokens.
         """
         if attn_mask is not None or is_causal:
             raise ValueError("linear attention knows no masks; got attn_mask or is_causal")
@@ -243,5 +243,5 @@ class CastlingAttention(HeadMixer):
         q, k, v = tokens.unbind(2)
         if self.config.rotary:  # q and k in one pass, as heads of one tensor
             both = tokens[:, :, :2].flatten(2, 3)
-            q, k = rotate(both, self.rotary_table(k, grid, visible)).chunk(2, dim=2)
+            q, k = rotate(both, self.turns(k, grid, visible)).chunk(2, dim=2)
         return self.proj_drop(self.proj(self.mix(q, k, v, grid, visible=visible).flatten(2)))

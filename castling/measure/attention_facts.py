@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from castling.attention import HeadMixer, attend
-from castling.attention.heads import promote, smallest_norm, unit
+from castling.attention.heads import output_length, promote, smallest_norm, unit
 from castling.measure.eval_mode import eval_mode
 
 Tokens = tuple[Tensor, Tensor, Tensor]
@@ -95,7 +95,7 @@ def attention_facts(module: HeadMixer, tokens: Tokens) -> AttentionFacts:
     """
     q, k, v = (promote(x.detach()) for x in tokens)
     out = attend(q, k, v, module.config.kernel, **_options(module)).transpose(1, 2)  # (B, H, N, Dv)
-    if module.config.output_norm in ("joint", "rms"):
+    if output_length(module.config.output_norm, out.shape[-1]) is not None:
         out = unit(out, smallest_norm(out.dtype))
     spectrum = torch.linalg.svdvals(out)
     sizes = attention_map(module, q, k).abs()

@@ -163,9 +163,19 @@ def test_export(name, state):
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x), atol=1e-5, rtol=1e-5)
 
 
+def rotary_rms(name, **options):
+    config = AttentionConfig(rotary=True, **{"output_norm": "rms", **options})
+    return shallow(name, **({"design": LevitDesign(attention=config)} if "levit" in name else {"attention": config}))
+
+
+def mean_centred_rotary(name):
+    return rotary_rms(name, kernel="mean_centred", output_norm="none")
+
+
+@pytest.mark.parametrize("form", [rotary_rms, mean_centred_rotary])
 @pytest.mark.parametrize("name", SMALLEST)
-def test_mean_centred_rotary_attention_in_every_family(name):
-    model, x = mean_centred_rotary(name), images(64, 96)
+def test_rotary_attention_in_every_family(name, form):
+    model, x = form(name), images(64, 96)
     assert list(model.state_dict()) == list(shallow(name).state_dict())
     model(x).square().sum().backward()
     assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
@@ -173,18 +183,13 @@ def test_mean_centred_rotary_attention_in_every_family(name):
     with torch.no_grad():
         torch.testing.assert_close(optimize(fast)(x), fast(x), atol=1e-5, rtol=0)
     with torch.device("meta"):
-        castled = castle(mean_centred_rotary(name)).eval()
+        castled = castle(form(name)).eval()
         macs = [count_macs(castled, images(side, side, batch=1)).total for side in (256, 512, 1024)]
     assert macs[2] - macs[1] == 4 * (macs[1] - macs[0])
 
 
-def mean_centred_rotary(name):
-    config = AttentionConfig(kernel="mean_centred", rotary=True, output_norm="none")
-    return shallow(name, **({"design": LevitDesign(attention=config)} if "levit" in name else {"attention": config}))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [shallow, mean_centred_rotary])
+@pytest.mark.parametrize("form", [shallow, rotary_rms, mean_centred_rotary])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_export_for_any_size(name, form):
     model = castle(form(name)).eval()

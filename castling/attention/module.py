@@ -227,8 +227,8 @@ class CastlingAttention(HeadMixer):
             x: tokens `(B, N, dim)`.
             attn_mask: None; the argument is here because timm's blocks pass it.
             is_causal: False, for the same reason.
-            grid: rows and columns of the tokens behind the prefix, for a 2-D convolution and rotary positions; by default
-                what the grid note says, with the places of the tokens in it, or else a square.
+            grid: rows and columns of the tokens behind the prefix, for a 2-D convolution and rotary positions; by
+                default what the grid note says, with the places of the tokens in it, or else a square.
 
         Returns:
             Tokens `(B, N, dim)`.

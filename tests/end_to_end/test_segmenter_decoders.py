@@ -52,8 +52,6 @@ def test_it_is_castled_for_free_and_evaluated(castled_folder, capsys):
 def test_its_file_predicts_as_it_does(suffix, castled_folder, tmp_path):
     """Exporting verifies outputs at several sizes; this goes on to what people get of the file."""
     pytest.importorskip(ENGINES[suffix])
-    if suffix == ".pt2" and "deformable" in str(castled_folder):
-        pytest.skip("the graph of the other two formats, which takes a minute")
     path = tmp_path / f"model{suffix}"
     seen = castling.export(castled_folder, path)
     assert seen.dynamic == ("batch", "height", "width")

@@ -191,11 +191,19 @@ def load_study(name: str | Path, overrides: Iterable[str] = ()) -> Study:
         'linear_angular'
     """
     path = find_study(name)
-    values = read_yaml(path.read_bytes(), str(path))
-    if "like" in values:
+    return parse_study(_with_others(path), path.stem, overrides)
+
+
+def _with_others(path: Path) -> dict[str, Any]:
+    """What a study's file says, and what those say that it is like."""
+    values, seen = read_yaml(path.read_bytes(), str(path)), [path]
+    while "like" in values:
         other = find_study(str(values.pop("like")))
+        if other in seen:
+            raise ValueError(f"{path}: studies that are like each other: {', '.join(one.stem for one in seen)}")
+        seen.append(other)
         values = {**read_yaml(other.read_bytes(), str(other)), **values}
-    return parse_study(values, path.stem, overrides)
+    return values
 
 
 def parse_study(values: Mapping[str, Any], name: str, overrides: Iterable[str] = ()) -> Study:

@@ -16,18 +16,16 @@ from castling.report.study_comparison import Difference, agreement_with_paper, d
 from castling.report.study_data import StudyData, VariantData
 from castling.report.study_figures import describe_agreement, draw_study
 
-PAGE_NAME = "study.html"
-
 
 def write_study(study: StudyData, folder: Path) -> Path:
-    """Write study.html, and its pictures as PNG under figures/; returns the page.
+    """Write the page, named like the study, and its pictures as PNG under figures/; returns the page.
 
     Args:
         study: the study.
         folder: the folder to write into; files of these names are replaced.
     """
-    figures = draw_study(study, folder / "figures")
-    page = folder / PAGE_NAME
+    figures = draw_study(study, folder / "figures" / study.name)
+    page = folder / f"{study.name}.html"
     page.write_text(render_study(study, figures), encoding="utf-8")
     return page
 

@@ -80,6 +80,24 @@ def test_a_study_like_another_changes_what_it_says(tmp_path):
     first, second = (load_study(tmp_path / f"{name}.yaml") for name in ("first", "second"))
     assert (second.name, second.title, second.seeds) == ("second", "Other", (4,))
     assert second.variants == first.variants
+    (tmp_path / "third.yaml").write_text(f"like: {tmp_path / 'second.yaml'}\nseeds: [5]\n")
+    third = load_study(tmp_path / "third.yaml")
+    assert (third.title, third.seeds, third.variants) == ("Other", (5,), first.variants)
+
+
+def test_studies_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "one.yaml").write_text(f"like: {tmp_path / 'two.yaml'}\n")
+    (tmp_path / "two.yaml").write_text(f"like: {tmp_path / 'one.yaml'}\n")
+    with pytest.raises(ValueError, match="like each other: one, two"):
+        load_study(tmp_path / "one.yaml")
+
+
+def test_studies_of_one_dataset_agree_on_what_they_share():
+    for dataset in ("", "_imagenette"):
+        shared = {}
+        for name in ("forms", "kernels", "components", "readings", "budget"):
+            for variant, recipe in load_study(name + dataset).recipes.items():
+                assert shared.setdefault(variant, recipe) == recipe, (name, variant)
 
 
 def test_the_papers_figure_of_a_variant():

@@ -71,7 +71,7 @@ def test_a_study_runs_and_says_what_came_out(tiny, tmp_path, capsys):
     top1 = 100 * castled["metrics"][0]["value"]
     assert content["variants"]["castled"]["validation"]["by_seed"]["1"] == pytest.approx(top1, rel=1e-4)
     assert content["variants"]["castled"]["test"]["by_seed"].keys() == {"0", "1"}
-    page = (out / "study.html").read_text()
+    page = (out / f"{tiny.stem}.html").read_text()
     assert "Does the branch help?" in page
     assert "data:image/png;base64," in page
     check_evaluate(out, capsys)
@@ -97,7 +97,7 @@ def test_a_failing_run_is_named_and_the_exit_code_is_1(tiny, tmp_path, capsys):
     assert command(tiny, "--out", tmp_path / "out", "--jobs", "0", "--only", "lost", "twin", "--seeds", "0") == 1
     said = capsys.readouterr().out
     assert "failed: lost-0: no folder /nowhere" in said
-    page = (tmp_path / "out" / "study.html").read_text()
+    page = (tmp_path / "out" / f"{tiny.stem}.html").read_text()
     assert "lost-0: no folder /nowhere" in page
     assert "castled-1: not yet" in page
 
@@ -161,5 +161,5 @@ def test_as_a_command_with_two_processes(tiny, tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=400, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert "twin-1: done" in done.stdout
-    assert (tmp_path / "out" / "study.html").is_file()
+    assert (tmp_path / "out" / f"{tiny.stem}.html").is_file()
     assert len(list((tmp_path / "out" / "logs").iterdir())) == 2

@@ -147,7 +147,7 @@ def test_the_written_page_has_all_figures_inside(tmp_path):
         *many,
     )
     page = write_study(found, tmp_path).read_text()
-    figures = sorted(path.stem for path in (tmp_path / "figures").iterdir())
+    figures = sorted(path.stem for path in (tmp_path / "figures" / found.name).iterdir())
     assert figures == ["curves", "differences", "gaps", "masks", "paper", "scores"]
     assert page.count("data:image/png;base64,") == 6
     assert not re.search(r"(src|href)=\"(?!data:)", page)

@@ -12,15 +12,26 @@ import math
 import torch
 from torch import Tensor
 
+from castling.attention import native
 from castling.attention.forms import heads_at_once, in_place, products_in_place
 from castling.attention.heads import inverse_norm, output_length
+from castling.attention.rotary import rotate
 from castling.config import AttentionConfig
 
 FOLDED = ("linear_angular", "mean_centred")
+TWICE = 0.5  # what is left to multiply with
 
 
 def folded_attention(
-    q: Tensor, k: Tensor, v: Tensor, own_value: Tensor, local: Tensor | None, config: AttentionConfig, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    own_value: Tensor,
+    local: Tensor | None,
+    config: AttentionConfig,
+    eps: float,
+    table: Tensor | None = None,
+    taps: Tensor | None = None,
 ) -> Tensor:
     """Linear attention, normalised or not, plus the local convolution.
 
@@ -32,6 +43,8 @@ def folded_attention(
         local: output of the convolution `(B, Nq, H, Dv)`, which may be overwritten; None for no convolution.
         config: a kernel in `FOLDED`, value term, reduction and output norm.
         eps: length up to which vectors have no direction.
+        table: cosines and sines by which q and k are still to be turned.
+        taps: filters along the tokens, `(H * Dv, 1, taps)`, in the place of `local`, where `native.can_attend`.
 
     Returns:
         `(B, Nq, H, Dv)`.
@@ -42,16 +55,40 @@ def folded_attention(
         >>> torch.allclose(out.norm(dim=-1), torch.ones(1, 49, 2))
         True
     """
+    if native.can_attend(q, k, v):
+        return native.attention(q, k, v, *_own_and_terms(k, v, own_value, config, eps), table, taps, local)
+    if table is not None:
+        q, k = rotate(q, table), rotate(k, table)
     if config.kernel == "mean_centred":
         total, factor = _mean_centred(q, k, v), 1.0
     else:
-        total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), 0.5
+        total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), TWICE
     length = output_length(config.output_norm, v.shape[-1])
     scale = total.new_tensor(factor) if length is None else inverse_norm(total, eps / factor) * length
     overwrite = in_place(q, k, v)
     if local is None:
         return total.mul_(scale) if overwrite else total * scale
     return local.addcmul_(total, scale) if overwrite else torch.addcmul(local, total, scale)
+
+
+def _own_and_terms(
+    k: Tensor, v: Tensor, own_value: Tensor, config: AttentionConfig, eps: float
+) -> tuple[Tensor | None, native.Terms]:
+    """The same equations for the native form: each query's own value, and factors."""
+    num_tokens, length = k.shape[1], output_length(config.output_norm, v.shape[-1])
+    centred = config.kernel == "mean_centred"
+    num_summed = num_tokens if centred or config.reduction == "mean" else 1
+    factor = 1.0 if centred else TWICE
+    terms = native.Terms(
+        of_products=(1 / math.sqrt(k.shape[-1]) if centred else 2 / math.pi) / num_summed,
+        of_sum=1 / num_summed,
+        centred=centred,
+        scale=factor if length is None else length,
+        normalised=length is not None,
+        eps=eps,
+        eps_out=eps / factor,
+    )
+    return (None if centred or config.value_term == "sum" else own_value), terms
 
 
 def _twice_linear_angular(

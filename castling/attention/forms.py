@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 FEW_TOKENS = 1024
 
@@ -48,6 +49,28 @@ def in_place(*tokens: Tensor) -> bool:
 def products_in_place(*tokens: Tensor) -> bool:
     """Whether products of heads are written straight into the memory of tokens, which is a gain on a CPU only."""
     return tokens[0].is_cpu and in_place(*tokens)
+
+
+def native_passes(*tokens: Tensor) -> bool:
+    """Whether passes over tokens may run outside of torch: numbers on a CPU that nobody records, counts or traces.
+
+    Args:
+        *tokens: everything that the results are made from.
+
+    Example:
+        >>> native_passes(torch.empty(2)), native_passes(torch.empty(2, dtype=torch.float64))
+        (True, False)
+    """
+    if not in_place(*tokens) or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
+        return False
+    if torch._C._len_torch_dispatch_stack():
+        return False
+    return all(
+        type(x) in (Tensor, Parameter)
+        and (x.is_cpu and x.dtype == torch.float32)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        for x in tokens
+    )
 
 
 def prefix_joins_early(num_tokens: int) -> bool:

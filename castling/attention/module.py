@@ -19,6 +19,7 @@ from castling.attention.heads import autocast_off, inverse_norm, output_length, 
 from castling.attention.kernels import attend
 from castling.attention.linear_angular import linear_angular_attention
 from castling.attention.local_conv import GridConv, TokenConv, per_channel
+from castling.attention.native import can_attend
 from castling.attention.rotary import rotary_table, rotate
 from castling.config import AttentionConfig
 
@@ -81,6 +82,7 @@ class HeadMixer(nn.Module):
         subsample: Callable[[Tensor], Tensor] = lambda tokens: tokens,
         unpooled_v: Tensor | None = None,
         visible: Tensor | None = None,
+        table: Tensor | None = None,
     ) -> Tensor:
         """Eq. 9 on token-major tensors.
 
@@ -93,6 +95,7 @@ class HeadMixer(nn.Module):
             subsample: choice of the queries' places from tokens `(B, N, H, Dv)`, where queries are fewer than values.
             unpooled_v: values before they were pooled to v, the source of a query's own value and the convolution.
             visible: the places in the grid of the values behind the prefix `(B, Nv)`, where not all have one.
+            table: cosines and sines of `turns`, by which the folded form is still to turn q and k.
 
         Returns:
             `(B, Nq, H, Dv)`, in the dtype of q.
@@ -101,11 +104,18 @@ class HeadMixer(nn.Module):
         local_v = v if unpooled_v is None else unpooled_v
         with autocast_off(q):
             if self.folded:
-                local = None
-                if self.local_conv is not None:
-                    local = subsample(self.local_conv(promote(local_v), grid, visible))
                 tokens = promote(q), promote(k), promote(v), promote(subsample(local_v))
-                return folded_attention(*tokens, local, config, eps).to(q.dtype)
+                local = taps = None
+                if (
+                    isinstance(self.local_conv, TokenConv)
+                    and tokens[3] is v
+                    and visible is None
+                    and can_attend(q, k, v)
+                ):
+                    taps = per_channel(self.local_conv.weight.to(v.dtype), v.shape[-2:])
+                elif self.local_conv is not None:
+                    local = subsample(self.local_conv(promote(local_v), grid, visible))
+                return folded_attention(*tokens, local, config, eps, table, taps).to(q.dtype)
             if config.kernel == "linear_angular":
                 own_value = subsample(local_v)
                 out = linear_angular_attention(
@@ -241,7 +251,8 @@ class CastlingAttention(HeadMixer):
         grid, visible = self.grid_note.places(grid)
         tokens = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, N, 3, H, D)
         q, k, v = tokens.unbind(2)
-        if self.config.rotary:  # q and k in one pass, as heads of one tensor
-            both = tokens[:, :, :2].flatten(2, 3)
-            q, k = rotate(both, self.turns(k, grid, visible)).chunk(2, dim=2)
-        return self.proj_drop(self.proj(self.mix(q, k, v, grid, visible=visible).flatten(2)))
+        table = self.turns(k, grid, visible) if self.config.rotary else None
+        if table is not None and not (self.folded and visible is None and can_attend(q, k, v)):
+            q, k = rotate(tokens[:, :, :2].flatten(2, 3), table).chunk(2, dim=2)  # in one pass, as heads of one tensor
+            table = None
+        return self.proj_drop(self.proj(self.mix(q, k, v, grid, visible=visible, table=table).flatten(2)))

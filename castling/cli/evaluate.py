@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from castling.cli import HelpFormatter
+from castling.measure.heap import keep_heap
 from castling.measure.metric import as_values, describe_metrics, headlines
 from castling.measure.plain_json import json_text
 from castling.tasks.prediction import NOT_FINITE
@@ -42,6 +43,7 @@ def run(flags: argparse.Namespace) -> None:
     """Print metrics; with --answers, write those of the training pictures instead."""
     if flags.test and flags.answers is not None:
         raise ValueError("--answers are those of the training pictures: --test is not for them")
+    keep_heap()
     saved = open_model(flags.model, flags.checkpoint)
     device = best_device()
     network = saved.network.to(device)

@@ -1,7 +1,7 @@
 """A castled network folded for inference: the same outputs from less work, in every engine.
 
 Constants of the attention are folded (see `castling.attention.folded`), filters that heads share are expanded once,
-batch norms join the layers before or behind them, and dropout goes.
+batch norms join the layers before or behind them, dropout goes, and linear layers are those of oneDNN.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from castling.attention import HeadMixer, branches
 from castling.config import check_type
+from castling.conversion.fast_linear import fast_linear
+from castling.measure.heap import keep_heap
 from castling.models.pooling import expand_heads
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -28,6 +30,8 @@ NORMED = {ConvNormAct: (("conv", "bn"),), DepthwiseSeparableConv: (("conv_dw", "
 
 def optimize(model: Model, inplace: bool = False) -> Model:
     """Fold a network for inference. It is put into evaluation mode and its parameters are frozen.
+
+    The process keeps freed memory from here on, as its next pass needs it again (`castling.measure.heap`).
 
     The names in its `state_dict` are no longer those of the trained network: keep the castled weights, and fold them
     again where they are used.
@@ -55,6 +59,7 @@ def optimize(model: Model, inplace: bool = False) -> Model:
         raise ValueError(
             f"{len(left)} auxiliary branches are left, such as that of {left[0]!r}: castle the model first"
         )
+    keep_heap()
     model = model if inplace else copy.deepcopy(model)
     model.eval().requires_grad_(False)
     for module in [module for module in model.modules() if isinstance(module, HeadMixer)]:
@@ -71,6 +76,8 @@ def _replace(module: nn.Module) -> None:
     for name, child in list(module.named_children()):
         if isinstance(child, (ConvNorm, LinearNorm, NormLinear)):
             setattr(module, name, _fused(child))
+        elif type(child) is nn.Linear:
+            setattr(module, name, fast_linear(child))
         elif isinstance(child, (nn.Dropout, DropPath)):
             setattr(module, name, nn.Identity())
         else:

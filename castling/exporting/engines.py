@@ -17,6 +17,7 @@ from castling.exporting.capture import capture
 from castling.exporting.exported import Runner
 from castling.exporting.onnx import onnx_runner, to_onnx
 from castling.exporting.openvino import openvino_runner, to_openvino
+from castling.measure.heap import keep_heap
 from castling.measure.trees import Tree
 
 EngineName = Literal["eager", "compile", "openvino", "onnxruntime"]
@@ -48,6 +49,7 @@ def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threa
     check_choice("engine", engine, ENGINES)
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1; got {threads}")
+    keep_heap()
     model.eval()
     if engine == "eager":
         return _in_torch(model, threads)

@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
+from castling.measure.heap import keep_heap
 from castling.measure.trees import Tree, finite_examples
 from castling.tasks.pictures import from_0_to_1, in_channels, pictures_in, read_picture, upright
 from castling.tasks.task import Picture, Prediction
@@ -81,6 +82,7 @@ class PicturePredictor:
         interpret: Callable[[Tree, Sequence[Seen]], Sequence[Prediction]],
         channels: int,
     ) -> None:
+        keep_heap()
         self.network, self.prepare, self.interpret, self.channels = network.eval(), prepare, interpret, channels
 
     def __call__(

@@ -20,3 +20,9 @@ def test_other_systems_and_c_libraries_are_left_alone(monkeypatch, platform, lib
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(sys, "platform", platform)
     assert not heap.keep_heap()
+
+
+def test_it_can_be_refused(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", None)  # not asked for anything
+    monkeypatch.setenv("CASTLING_KEEP_HEAP", "0")
+    assert not heap.keep_heap()

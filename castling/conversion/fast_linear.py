@@ -22,8 +22,8 @@ class FastLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map features as torch's does, by oneDNN where nothing records or watches and there is enough to do."""
-        few = input.numel() * self.out_features < FEWEST_MACS
-        if few or not torch.backends.mkldnn.is_available() or not native_passes(input, self.weight):
+        plain = native_passes(input, self.weight) and torch.backends.mkldnn.is_available()
+        if not plain or input.numel() * self.out_features < FEWEST_MACS:
             return F.linear(input, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
 

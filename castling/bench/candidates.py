@@ -31,13 +31,14 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: a model at an image size, with a patch size, in an engine.
+    """One row: a model at an image size, with a patch size, in an engine, for so many images at a time.
 
     Args:
         model: name of a Castling model, a run, or a recipe whose data is there.
         size: side of a square image in pixels, or height and width as `HxW`.
         patch: side of a patch; for the others than DeiT, the stride of their first attention.
         engine: a name in `castling.exporting.engines.ENGINES`.
+        batch: images at a time.
 
     Raises:
         ValueError: for a model without a baseline, an unknown engine, or a size that the patches do not fit into.
@@ -53,13 +54,16 @@ class Setting:
     size: int | str
     patch: int
     engine: EngineName = "eager"
+    batch: int = 1
 
     def __post_init__(self) -> None:
         if not is_subject(self.model):
             check_choice("model", self.model, NAMES)
         check_choice("engine", self.engine, ENGINES)
-        if min(*self.sides, self.patch) < 1:
-            raise ValueError(f"sizes and patches must be at least 1; got {self.size} and {self.patch}")
+        if min(*self.sides, self.patch, self.batch) < 1:
+            raise ValueError(
+                f"sizes, patches and batches must be at least 1; got {self.size}, {self.patch} and {self.batch}"
+            )
         if self.model in deit.SIZES:
             check_image_size(self.sides, (self.patch, self.patch))
 
@@ -83,9 +87,9 @@ class Setting:
         return {"img_size": self.sides, **({"patch_size": self.patch} if self.model in deit.SIZES else {})}
 
     def image(self) -> Tensor:
-        """An input of its size, of noise."""
+        """An input of its size and number, of noise."""
         channels = recipe_of(self.model).settings.data.channels if is_subject(self.model) else 3
-        return torch.randn(1, channels, *self.sides)
+        return torch.randn(self.batch, channels, *self.sides)
 
 
 def patch_of(model: str) -> int:
@@ -135,20 +139,13 @@ def timm_model(name: str, size: int | tuple[int, int]) -> nn.Module:
         return timm.create_model(name).eval()
 
 
-def build_pass(model: str, size: int | str, patch: int, kind: Kind, against: str | None = None) -> Callable[[], Tensor]:
-    """A forward pass of one image in eager mode; what the process of `peak_memory` calls."""
-    setting = Setting(model, size, patch)
-    network, image = build_candidate(setting, kind, against), setting.image()
-
-    @torch.inference_mode()
-    def run() -> Tensor:
-        return network(image)
-
-    return run
+def build_pass(kind: Kind, against: str | None = None, **setting: Any) -> Callable[[], object]:
+    """A forward pass in the engine of a row given by its fields; what the process of `peak_memory` calls."""
+    return build_timed(Setting(**setting), kind, torch.get_num_threads(), against)
 
 
 def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None = None) -> Callable[[], object]:
-    """A forward pass of one image in the engine of the row; an ONNX file runs in ONNX Runtime whatever the engine."""
+    """A forward pass in the engine of the row; an ONNX file runs in ONNX Runtime whatever the engine."""
     image = setting.image()
     if kind == "against" and is_onnx(against):
         return onnx_pass(Path(str(against)), image, threads)
@@ -201,8 +198,3 @@ def passes_of(against: str | None, model: str | None = None) -> list[Kind]:
     if model is not None and is_subject(model):
         left_out += ["host", "unfused"]
     return [kind for kind in KINDS if kind not in left_out]
-
-
-def pass_arguments(setting: Setting, kind: Kind, against: str | None) -> dict[str, Any]:
-    """The arguments with which another process builds the same pass."""
-    return {"model": setting.model, "size": setting.size, "patch": setting.patch, "kind": kind, "against": against}

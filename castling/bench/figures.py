@@ -28,13 +28,14 @@ def draw_speedups(rows: Sequence[Row], stem: Path) -> list[Path]:
     """Draw the speed-up over fused softmax attention: over image sizes, and over DeiT's patch sizes at 224 px.
 
     Args:
-        rows: rows of `measure_row`, as numbers or as text; those of square images are drawn.
+        rows: rows of `measure_row`, as numbers or as text; those of single square images are drawn.
         stem: path of the figures without their ending; `-resolution.png` and `-patches.png` are added.
 
     Returns:
         The figures for which there are rows with times.
     """
-    measured = [row for row in rows if number_in(row, "speedup_over_softmax") and str(row["size"]).isdigit()]
+    single = [row for row in rows if str(row["batch"]) == "1" and str(row["size"]).isdigit()]
+    measured = [row for row in single if number_in(row, "speedup_over_softmax")]
     over_size = [row for row in measured if int(row["patch"]) == patch_of(str(row["model"]))]
     over_patch = [row for row in measured if row["model"] in deit.SIZES and int(row["size"]) == PATCH_STUDY_SIZE]
     written = []

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,7 +23,6 @@ from castling.bench.candidates import (
     Setting,
     build_timed,
     is_onnx,
-    pass_arguments,
     passes_of,
     patch_of,
     raw_model,
@@ -39,9 +41,8 @@ logger = logging.getLogger(__name__)
 
 MODELS = (
     *deit.SIZES,
-    "castling_levit_256",
-    "castling_mvitv2_tiny",
-    "castling_mvitv2_base",
+    *(f"castling_levit_{width}" for width in (128, 256, 384)),
+    *(f"castling_mvitv2_{size}" for size in ("tiny", "base")),
 )
 SIZES = (224, 384, 512, 1024, 1536)
 PATCHES = (16, 8, 4, 2)
@@ -49,14 +50,19 @@ PATCH_STUDY_SIZE = 224
 MANY_MAPS = 64  # N x N, float32: more than any of our networks holds at once, biases included
 WEIGHTS = 1024  # MiB, as much
 TOTAL_SECONDS = 8.0  # small networks take turns more often: their times are short, and the machine's noise is not
-MIN_ROUNDS = 5  # fewer have no quartiles worth the name
-KEY = ("model", "size", "patch", "engine", "threads", "against")
+MIN_ROUNDS = 7  # fewer have no quartiles worth the name
+SLOW_SECONDS, SLOW_ROUNDS = 5.0, 3  # where a pass takes so long, so many are enough
+KEY = ("model", "size", "patch", "engine", "batch", "threads", "against")
 
 Row = dict[str, Any]
 
 
 def make_settings(
-    models: Sequence[str], sizes: Sequence[int | str], patches: Sequence[int], engines: Sequence[EngineName]
+    models: Sequence[str],
+    sizes: Sequence[int | str],
+    patches: Sequence[int],
+    engines: Sequence[EngineName],
+    batches: Sequence[int] = (1,),
 ) -> list[Setting]:
     """The rows of a benchmark: every model at every size, and DeiT with every patch size at 224 px.
 
@@ -65,6 +71,7 @@ def make_settings(
         sizes: sides of square images, or heights and widths as `HxW`.
         patches: patch sizes of DeiT.
         engines: names of engines.
+        batches: numbers of images at a time.
 
     Raises:
         ValueError: for a name that matches nothing, or sizes that do not fit.
@@ -81,7 +88,10 @@ def make_settings(
         places = [(size, patch_of(name)) for size in sizes]
         if name in deit.SIZES:
             places += [(PATCH_STUDY_SIZE, patch) for patch in patches]
-        settings += [Setting(name, size, patch, engine) for engine in engines for size, patch in places]
+        settings += [
+            Setting(name, size, patch, engine, batch)
+            for engine, batch, (size, patch) in product(engines, batches, places)
+        ]
     return list(dict.fromkeys(settings))
 
 
@@ -99,7 +109,7 @@ def measure_row(
         setting: the row.
         repeats: number of rounds in which the candidates take turns, at least.
         threads: threads of the engine; torch's by default.
-        memory: whether the peak memory is measured as well, in eager rows.
+        memory: whether the peak memory is measured as well.
         against: another candidate: an ONNX file or a model of timm's.
         without: candidates to leave out.
 
@@ -120,6 +130,7 @@ def measure_row(
         "patch": setting.patch,
         "tokens": setting.num_tokens,
         "engine": setting.engine,
+        "batch": setting.batch,
         "threads": threads,
         "against": against,
     }
@@ -128,8 +139,7 @@ def measure_row(
     for kind in KINDS[1:]:
         row[f"speedup_over_{kind}"] = _ratio(row[f"{kind}_ms"], row["castled_ms"])
     for kind in KINDS:
-        measured = memory and setting.engine == "eager" and kind in kinds and not _is_file(kind, against)
-        found = _memory(setting, kind, against, threads, notes) if measured else (None, None)
+        found = _memory(setting, kind, against, threads, notes) if memory and kind in kinds else (None, None)
         row[f"{kind}_pass_mib"], row[f"{kind}_peak_mib"] = found
     row |= _macs(setting, against, notes)
     row["mac_bound"] = _ratio(row["softmax_macs"], row["castled_macs"])
@@ -167,7 +177,7 @@ def row_key(row: Row) -> tuple[str, ...]:
     return tuple("" if row[column] is None else str(row[column]) for column in KEY)
 
 
-def paper_ratios(row: Row) -> dict[str, float | None]:
+def paper_ratios(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Ratios of the paper in a row: how much faster, and in how much less memory, it castled. None after an OOM.
 
     Example:
@@ -202,10 +212,14 @@ def _time(
 ) -> dict[str, Timing]:
     """Times of those candidates that run."""
     passes: dict[str, Callable[[], object]] = {}
+    slowest = 0.0
     for kind in kinds:
         try:
             run = build_timed(setting, kind, threads, against)
             run()
+            begin = time.perf_counter()
+            run()
+            slowest = max(slowest, time.perf_counter() - begin)
         except ImportError:
             raise
         except Exception as error:  # every engine refuses in its own way
@@ -213,7 +227,8 @@ def _time(
         else:
             passes[kind] = run
     try:
-        return time_interleaved(passes, repeats=repeats, warmup=1, total_seconds=TOTAL_SECONDS)
+        rounds = repeats if slowest < SLOW_SECONDS else SLOW_ROUNDS
+        return time_interleaved(passes, repeats=rounds, warmup=0, total_seconds=TOTAL_SECONDS)
     finally:
         passes.clear()
         gc.collect()
@@ -226,7 +241,7 @@ def _memory(
     """MiB of the pass alone, and of weights, constants and pass together."""
     target = "castling.bench.candidates:build_pass"
     try:
-        found = peak_memory(target, pass_arguments(setting, kind, against), threads)
+        found = peak_memory(target, {**asdict(setting), "kind": kind, "against": against}, threads)
     except (MemoryError, RuntimeError) as error:
         _note(notes, setting, kind, f"has no memory: {_first_line(error)}")
         return None, None

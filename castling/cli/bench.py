@@ -27,11 +27,15 @@ from castling.bench.models import (
     row_key,
 )
 from castling.bench.results_file import append_row, number_in, open_results, read_rows, write_json
+from castling.bench.speed_tables import write_speed_tables
 from castling.cli import HelpFormatter
 from castling.cli.export import parse_size
 from castling.exporting.engines import ENGINES
 from castling.extras import import_extra
+from castling.measure.environment import describe_environment
 from castling.measure.heap import keep_heap
+
+RESULTS = Path("benchmarks/results")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,7 +64,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     models = subjects.add_parser(
         "models",
         help="whole networks over image and patch sizes",
-        description="Compare castled networks with their softmax baselines: time, memory and MACs, batch 1, float32.",
+        description="Compare castled networks with their softmax baselines: time, memory and MACs, float32.",
         epilog="Example: castling bench models --models deit_tiny levit_256 --sizes 224 512 --engines eager openvino",
         formatter_class=HelpFormatter,
     )
@@ -69,6 +73,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--sizes", type=_side_or_sides, nargs="*", default=list(SIZES), metavar="PX|HxW", help="sizes of the images")
     add("--patches", type=int, nargs="*", default=list(PATCHES), metavar="PX", help="patch sizes of DeiT at 224 px")
     add("--engines", nargs="+", choices=ENGINES, default=["eager"], help="what runs the networks")
+    add("--batches", type=int, nargs="+", default=[1], metavar="N", help="numbers of images at a time")
     add("--repeats", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of turns at least, {MIN_ROUNDS} or more")
     add("--threads", type=int, metavar="N", help="threads; torch's by default")
     add("--without", nargs="+", choices=("softmax", "host", "unfused"), default=[], help="candidates to leave out")
@@ -76,6 +81,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--against", metavar="FILE|NAME", help="another candidate: an .onnx file, or a model of timm's")
     add("--out", type=Path, default=Path("bench"), metavar="DIR", help="folder for the results, made where needed")
     add("--resume", action="store_true", help="go on with the newest results in the folder")
+    add("--uncommitted", action="store_true", help="measure though files differ from the commit that rows would name")
+    add("--into", type=Path, nargs="+", metavar="FILE", help="write tables of recorded rows between a file's marks")
+    add("--results", type=Path, default=RESULTS, metavar="DIR", help=f"folder of the CSV files (default: {RESULTS})")
     models.set_defaults(run=run_models)
 
 
@@ -140,7 +148,17 @@ def _time_and_ratio(row: dict[str, Any] | None) -> str:
 
 def run_models(flags: argparse.Namespace) -> None:
     """Measure row by row, keep each as it is done, then print the tables and draw the figures."""
-    settings = make_settings(flags.models, flags.sizes, flags.patches, flags.engines)
+    if flags.into:
+        for page in flags.into:
+            write_speed_tables(page, flags.results)
+            Console().print(f"wrote {page}", highlight=False, soft_wrap=True)
+        return
+    settings = make_settings(flags.models, flags.sizes, flags.patches, flags.engines, flags.batches)
+    if (commit := describe_environment()["commit"]).endswith("-dirty") and not flags.uncommitted:
+        raise ValueError(
+            f"files differ from the commit, so that nobody could measure the rows of {commit} again; commit them, or "
+            "measure with --uncommitted"
+        )
     check_against(flags.against)
     _check_rounds(flags.repeats)
     if flags.threads is not None and flags.threads < 1:
@@ -175,16 +193,16 @@ def run_models(flags: argparse.Namespace) -> None:
 def _models_table(rows: Sequence[dict[str, str]]) -> Table:
     """Times, ratios, memory and MACs; the candidate of one's own only where there is one."""
     kinds = passes_of(next((row["against"] for row in rows if row["against"]), None))
-    table = Table(title="castled beside softmax attention: median times, batch 1, float32")
+    table = Table(title="castled beside softmax attention: median times, float32")
     table.add_column("model", no_wrap=True)
-    headings = ["px", "patch", "tokens", "engine", "threads", *(f"{kind}\nms" for kind in kinds)]
+    headings = ["px", "patch", "tokens", "engine", "batch", "threads", *(f"{kind}\nms" for kind in kinds)]
     headings += [f"over\n{kind}" for kind in kinds[1:]] + ["MAC\nbound", "reached"]
     for heading in (*headings, *(f"{kind}\nMiB" for kind in kinds)):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
             short_name(row["model"]),
-            *(row[column] for column in ("size", "patch", "tokens", "engine", "threads")),
+            *(row[column] for column in ("size", "patch", "tokens", "engine", "batch", "threads")),
             *(_text(row, f"{kind}_ms", ",.1f") for kind in kinds),
             *(_text(row, f"speedup_over_{kind}", ".2f", "x") for kind in kinds[1:]),
             _text(row, "mac_bound", ".2f", "x"),

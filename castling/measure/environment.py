@@ -35,7 +35,10 @@ def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()} x{os.cpu_count()}"
+    name = names[0] if names else platform.processor() or platform.machine()
+    return (
+        f"{name} x{os.cpu_count()} {torch.backends.cpu.get_cpu_capability()}"  # one name may be of several processors
+    )
 
 
 def _commit() -> str:

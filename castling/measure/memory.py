@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from castling.measure import heap
 from castling.measure.shapes import shapes_only
 
 MIB = 2**20
@@ -86,7 +87,7 @@ def peak_memory(target: str, arguments: Mapping[str, Any] | None = None, threads
         "path": sys.path,
     }
     # Every large block goes back to the system when it is freed, so that none is counted twice or not at all.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", heap.SWITCH: "0"}
     # As a file and not as a module: the process imports what the candidate needs, and nothing else.
     command = [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, env=environment)

@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ LEVIT = Setting("castling_levit_128", 64, 16)
     ("model", "size", "patch", "message"),
     [
         (DEIT, 100, 16, "nearest sizes are 96 x 96 and 112 x 112"),
-        (DEIT, 224, 0, "at least 1; got 224 and 0"),
+        (DEIT, 224, 0, "at least 1; got 224, 0 and 1"),
         ("deit_tiny_patch16_224", 224, 16, "unknown model 'deit_tiny_patch16_224'"),
     ],
 )
@@ -49,13 +51,23 @@ def test_tokens_are_those_that_the_first_attention_sees(name, size, tokens):
 
 @pytest.mark.parametrize("kind", ["castled", "softmax", "host", "unfused", "against"])
 def test_candidates_run_as_networks_for_inference(kind):
-    output = build_pass("castling_levit_128", 64, 16, kind, "resnet18")()
+    output = build_pass(kind, "resnet18", **asdict(LEVIT))()
     assert output.shape == (1, 1000)
     assert output.is_inference()
     norms = [
         module for module in build_candidate(LEVIT, kind, "resnet18").modules() if isinstance(module, nn.BatchNorm1d)
     ]
     assert norms == []
+
+
+def test_several_images_at_a_time_in_any_engine():
+    for engine in ("eager", "openvino"):
+        if engine == "openvino":
+            pytest.importorskip("openvino")
+        output = build_pass("castled", model="castling_levit_128", size=64, patch=16, engine=engine, batch=3)()
+        assert output.shape == (3, 1000)
+    with pytest.raises(ValueError, match="batches must be at least 1; got 64, 16 and 0"):
+        Setting("castling_levit_128", 64, 16, batch=0)
 
 
 def test_a_model_of_timms_is_made_for_the_size():

@@ -80,6 +80,25 @@ def test_a_row_has_times_ratios_and_the_bound():
     assert [row[name] for name in ("against", "against_ms", "castled_peak_mib", "against_macs")] == [None] * 4
 
 
+def test_a_pass_that_takes_long_has_few_rounds(monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench_models, "time_interleaved", lambda passes, repeats, **_: asked.append(repeats) or {})
+    for seconds in (60.0, 0.0):
+        monkeypatch.setattr(bench_models, "SLOW_SECONDS", seconds)
+        measure_row(Setting(DEIT, 32, 16), memory=False)
+    assert asked == [bench_models.MIN_ROUNDS, bench_models.SLOW_ROUNDS]
+
+
+def test_memory_is_that_of_the_rows_engine_and_batch(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        bench_models, "peak_memory", lambda target, arguments, threads: asked.append(arguments) or PeakMemory(0, 1, 2)
+    )
+    measure_row(Setting("castling_levit_128", 64, 16, "openvino", batch=2), repeats=1, without=("host", "unfused"))
+    place = {"model": "castling_levit_128", "size": 64, "patch": 16, "engine": "openvino", "batch": 2, "against": None}
+    assert asked == [{**place, "kind": kind} for kind in ("castled", "softmax")]
+
+
 def test_candidates_are_left_out():
     row = measure_row(Setting(DEIT, 32, 16), repeats=1, memory=False, without=("unfused", "host"))
     assert (row["unfused_ms"], row["host_ms"], row["notes"]) == (None, None, "")

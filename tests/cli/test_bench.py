@@ -8,6 +8,7 @@ import torch
 from castling.bench import candidates as bench_candidates
 from castling.bench import models as bench_models
 from castling.bench.results_file import read_rows
+from castling.cli import bench as bench_command
 from castling.cli.main import main
 from castling.measure.memory import PeakMemory, peak_memory
 
@@ -18,6 +19,7 @@ TIMES = ("ms", "lower_quartile_ms", "upper_quartile_ms")
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch):
+    monkeypatch.setattr(bench_command, "describe_environment", lambda: {"commit": "0123456789ab"})
     monkeypatch.setattr(bench_models, "TOTAL_SECONDS", 0.0)
 
 
@@ -165,9 +167,10 @@ def test_attention_leaves_large_maps_out(monkeypatch, capsys):
         (("models", "--models", "deit_tiny", "--patches", 15), "does not fit patches of 15 x 15"),
         (("models", "--against", "resnet"), "an .onnx file or a model of timm's; got 'resnet'"),
         (("models", "--against", "none.onnx"), "there is no file none.onnx"),
-        (("models", "--repeats", 4), "repeats must be at least 5, for medians with quartiles; got 4"),
+        (("models", "--repeats", 4), "repeats must be at least 7, for medians with quartiles; got 4"),
+        (("models", "--models", "deit_tiny", "--batches", 0), "batches must be at least 1"),
         (("models", "--threads", 0), "threads must be at least 1; got 0"),
-        (("attention", "--repeats", 1, "--out", "out"), "repeats must be at least 5"),
+        (("attention", "--repeats", 1, "--out", "out"), "repeats must be at least 7"),
         (("attention", "--threads", 0), "must be at least 1; got"),
     ],
 )
@@ -176,3 +179,15 @@ def test_bad_input_is_refused_before_anything_is_measured(arguments, message, tm
     assert bench(*arguments) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_rows_of_files_that_are_in_no_commit_are_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_command, "describe_environment", lambda: {"commit": "0123456789ab-dirty"})
+    flags = ("models", *LEVIT, "--sizes", 64, "--no-memory", "--without", "host", "unfused", "--out", tmp_path / "out")
+    assert bench(*flags) == 2
+    assert "commit them, or measure with --uncommitted" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert bench(*flags, "--uncommitted", "--batches", 1, 2) == 0
+    _, rows = results(tmp_path / "out")
+    assert [row["batch"] for row in rows] == ["1", "2"]

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from castling.attention import native
+
 Grid = tuple[int, int]
 
 
@@ -149,6 +151,8 @@ def depthwise_on_grid(
     if visible is not None:
         places = spread_tokens(tokens, visible, grid[0] * grid[1])
         return gather_tokens(depthwise_on_grid(places, weight, grid), visible)
+    if stride == 1 and native.can_convolve(tokens, weight):
+        return native.depthwise(tokens, weight, grid)
     batch, _, channels = tokens.shape
     image = tokens.reshape(batch, *grid, channels).permute(0, 3, 1, 2)  # (B, C, rows, columns), channels-last strides
     padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)

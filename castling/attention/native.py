@@ -18,15 +18,18 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from castling.attention.forms import native_passes
-from castling.attention.grid import Grid
 from castling.attention.heads import unit
 from castling.attention.linear_angular import linear_angular_attention
+
+if TYPE_CHECKING:
+    from castling.attention.grid import Grid
 
 SOURCES = sorted(Path(__file__).with_name("native_code").glob("*"))
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-math-errno")

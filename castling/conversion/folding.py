@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from timm.layers import BatchNormAct2d, ConvNormAct, DropPath
 from timm.models._efficientnet_blocks import DepthwiseSeparableConv
@@ -75,7 +75,8 @@ def _replace(module: nn.Module) -> None:
     """Fold the children of a module into simpler ones, all the way down."""
     for name, child in list(module.named_children()):
         if isinstance(child, (ConvNorm, LinearNorm, NormLinear)):
-            setattr(module, name, _fused(child))
+            child = child.fuse().eval().requires_grad_(False)
+            setattr(module, name, fast_linear(child) if type(child) is nn.Linear else child)
         elif type(child) is nn.Linear:
             setattr(module, name, fast_linear(child))
         elif isinstance(child, (nn.Dropout, DropPath)):
@@ -89,10 +90,6 @@ def _replace(module: nn.Module) -> None:
         if isinstance(layer, BatchNormAct2d):
             setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), layer))
             setattr(module, norm, layer.act)
-
-
-def _fused(layer: Any) -> nn.Module:
-    return layer.fuse().eval().requires_grad_(False)
 
 
 def _join_batch_norms(layers: nn.Sequential) -> None:

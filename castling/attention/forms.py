@@ -61,15 +61,12 @@ def native_passes(*tokens: Tensor) -> bool:
         >>> native_passes(torch.empty(2)), native_passes(torch.empty(2, dtype=torch.float64))
         (True, False)
     """
-    if not in_place(*tokens) or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
+    if torch.compiler.is_compiling() or any(type(x) not in (Tensor, Parameter) for x in tokens):
         return False
-    if torch._C._len_torch_dispatch_stack():
+    if torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or torch._C._len_torch_dispatch_stack():
         return False
-    return all(
-        type(x) in (Tensor, Parameter)
-        and (x.is_cpu and x.dtype == torch.float32)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        for x in tokens
+    return in_place(*tokens) and all(
+        x.is_cpu and x.dtype == torch.float32 and not torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tokens
     )
 
 

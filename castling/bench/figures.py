@@ -34,7 +34,7 @@ def draw_speedups(rows: Sequence[Row], stem: Path) -> list[Path]:
     Returns:
         The figures for which there are rows with times.
     """
-    single = [row for row in rows if str(row["batch"]) == "1" and str(row["size"]).isdigit()]
+    single = [row for row in rows if str(row.get("batch", 1)) == "1" and str(row["size"]).isdigit()]
     measured = [row for row in single if number_in(row, "speedup_over_softmax")]
     over_size = [row for row in measured if int(row["patch"]) == patch_of(str(row["model"]))]
     over_patch = [row for row in measured if row["model"] in deit.SIZES and int(row["size"]) == PATCH_STUDY_SIZE]

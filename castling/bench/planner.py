@@ -1,21 +1,21 @@
-"""Which attentions of a network to castle, by their times on the machine at hand.
+"""Which attentions of a network to castle, by its times on the machine at hand.
 
-Linear attention wins where tokens are many. So both attentions of every layer are timed on its own inputs, in the
-engine that will run them, and the faster one is taken; the whole network is then timed beside the original, and has to
-win there too.
+Linear attention wins where tokens are many. So the network is timed with all attentions of one kind castled, for every
+kind, in the engine that will run it: a layer by itself takes another time than among others, which an engine joins with
+it. The kinds that save time are taken, and the network that this gives has to win beside the original.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
 from castling.attention import HeadMixer
 from castling.config import AttentionConfig
@@ -23,30 +23,29 @@ from castling.conversion import castle, convert, has_castling_attention, softmax
 from castling.conversion.folding import optimize
 from castling.conversion.inspection import preview, survey
 from castling.exporting.engines import EngineName, on_engine
-from castling.measure import Timing, time_interleaved
+from castling.measure import time_interleaved
 from castling.models.input_size import check_image_size, patch_size
 
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Both attentions of one layer.
+    """What castling one layer saves.
 
     Args:
         name: name of the attention in the network.
         shape: shape of its input, `(B, N, C)` or `(B, H, W, C)`.
-        softmax_ms: median time of the original.
-        castled_ms: median time of castling attention in its place.
+        saved_ms: by how much the whole network is faster with all attentions of this kind castled, divided by their
+            number; below 0 where it is slower.
     """
 
     name: str
     shape: tuple[int, ...]
-    softmax_ms: float
-    castled_ms: float
+    saved_ms: float
 
     @property
     def castle(self) -> bool:
-        """Whether castling attention is the faster one."""
-        return self.castled_ms < self.softmax_ms
+        """Whether the network is faster for it."""
+        return self.saved_ms > 0
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ class SpeedPlan:
     """Which attentions to castle, and what that gives.
 
     Args:
-        layers: times of every attention that can be converted, in the order of the network.
+        layers: every attention that can be converted, in the order of the network.
         original_ms: median time of the network as it is.
-        predicted_ms: time that the hybrid should take, by those of its layers.
+        predicted_ms: time that the hybrid should take, by what its layers save.
         hybrid_ms: median time of the hybrid, taking turns with the original.
         chosen: names of the attentions to castle: `convert(model, only=plan.chosen)`. Empty where the hybrid lost. Of a
             network with castling attention, those that gain by it.
@@ -93,7 +92,7 @@ def plan_speed(
     repeats: int = 9,
     on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> SpeedPlan:
-    """Time both attentions of every layer in an engine, and build the network with the faster ones.
+    """Time a network with each kind of its attentions castled, and build the one with those that save time.
 
     Args:
         model: a network of a family that `convert` knows, or one with castling attention, beside its softmax twin;
@@ -115,43 +114,38 @@ def plan_speed(
         check_image_size((example.shape[-2], example.shape[-1]), patch)
     original = optimize(softmax_twin_of(model) if has_castling_attention(model) else model)
     names = _names(model, config, only)
-    castled = _hybrid(model, config, names)
     inputs = _inputs(original, names, example)
-    with torch.no_grad():
-        castled(example)  # leaves the grid of the tokens with each attention
-    kinds = {name: _kind(original.get_submodule(name), inputs[name]) for name in names}
-    total = len(set(kinds.values())) + 1
-    found: dict[str, dict[str, Timing]] = {}
+    by_kind: dict[str, list[str]] = {}
     for name in names:
-        if kinds[name] not in found:  # layers of one kind and one shape take the same time
-            on_step(len(found), total)
-            passes = {}
-            for label, network in (("softmax", original), ("castled", castled)):
-                layer, x = _pass(network.get_submodule(name), *inputs[name])
-                passes[label] = partial(on_engine(layer, x, engine, threads), x)
-            found[kinds[name]] = time_interleaved(passes, repeats=repeats)
-    times = [(name, found[kinds[name]]) for name in names]
-    layers = tuple(
-        LayerTimes(
-            name, tuple(_leading(inputs[name]).shape), 1e3 * pair["softmax"].median, 1e3 * pair["castled"].median
-        )
-        for name, pair in times
-    )
-    on_step(total - 1, total)
+        by_kind.setdefault(_kind(original.get_submodule(name), inputs[name]), []).append(name)
+    total = len(by_kind) + 2
+
+    def on(network: nn.Module, step: int) -> Callable[[], object]:
+        on_step(step, total)
+        return partial(on_engine(network, example, engine, threads), example)
+
+    passes = {"original": on(original, 0)}
+    for step, (kind, members) in enumerate(by_kind.items()):
+        passes[kind] = on(_hybrid(model, config, members), step + 1)
+    timings = time_interleaved(passes, repeats=repeats)
+    saved = {
+        name: 1e3 * (timings["original"].median - timings[kind].median) / len(members)
+        for kind, members in by_kind.items()
+        for name in members
+    }
+    layers = tuple(LayerTimes(name, tuple(_leading(inputs[name]).shape), saved[name]) for name in names)
     chosen = tuple(layer.name for layer in layers if layer.castle)
-    hybrid = _hybrid(model, config, chosen) if chosen else original
-    networks = {"original": original, "hybrid": hybrid} if chosen else {"original": original}
-    timings = time_interleaved(
-        {name: partial(on_engine(network, example, engine, threads), example) for name, network in networks.items()},
-        repeats=repeats,
-    )
-    original_ms = 1e3 * timings["original"].median
-    hybrid_ms = 1e3 * timings["hybrid"].median if chosen else original_ms
-    predicted_ms = original_ms - sum(layer.softmax_ms - layer.castled_ms for layer in layers if layer.castle)
+    original_ms = hybrid_ms = predicted_ms = 1e3 * timings["original"].median
+    network = original
+    if chosen:
+        hybrid = _hybrid(model, config, chosen)
+        passes = {"original": passes["original"], "hybrid": on(hybrid, total - 1)}
+        timings = time_interleaved(passes, repeats=repeats)
+        original_ms, hybrid_ms = (1e3 * timings[name].median for name in passes)
+        predicted_ms = original_ms - sum(saved[name] for name in chosen)
+        chosen, network = (chosen, hybrid) if hybrid_ms <= original_ms else ((), original)
     on_step(total, total)
-    if chosen and hybrid_ms > original_ms:
-        chosen, hybrid = (), original
-    return SpeedPlan(layers, original_ms, predicted_ms, hybrid_ms, chosen, hybrid)
+    return SpeedPlan(layers, original_ms, predicted_ms, hybrid_ms, chosen, network)
 
 
 def _names(model: nn.Module, config: AttentionConfig | None, only: str | Iterable[str] | None) -> list[str]:
@@ -166,7 +160,7 @@ def _names(model: nn.Module, config: AttentionConfig | None, only: str | Iterabl
     return names
 
 
-def _hybrid(model: nn.Module, config: AttentionConfig | None, names: Collection[str]) -> nn.Module:
+def _hybrid(model: nn.Module, config: AttentionConfig | None, names: Sequence[str]) -> nn.Module:
     """The network with some attentions castled and softmax in the others, as it infers."""
     if has_castling_attention(model):
         others = [name for name, module in model.named_modules() if isinstance(module, HeadMixer) and name not in names]
@@ -193,30 +187,6 @@ def _inputs(network: nn.Module, names: Iterable[str], example: Tensor) -> dict[s
         for hook in hooks:
             hook.remove()
     return calls
-
-
-class _Layer(nn.Module):
-    """An attention as a function of the tokens alone; all that it is called with besides is fixed."""
-
-    def __init__(self, attention: nn.Module, leaves: list[Any], spec: Any) -> None:
-        super().__init__()
-        self.attention, self._leaves, self._spec = attention, leaves, spec
-
-    def forward(self, x: Tensor) -> Tensor:
-        leaves = [x if leaf is _TOKENS else leaf for leaf in self._leaves]
-        args, kwargs = tree_unflatten(leaves, self._spec)
-        found = self.attention(*args, **kwargs)
-        return found if isinstance(found, Tensor) else found[0]
-
-
-_TOKENS = object()
-
-
-def _pass(attention: nn.Module, args: Any, kwargs: Any) -> tuple[nn.Module, Tensor]:
-    """An attention by itself, and its tokens."""
-    tokens = _leading((args, kwargs))
-    leaves, spec = tree_flatten((args, kwargs))
-    return _Layer(attention, [_TOKENS if leaf is tokens else leaf for leaf in leaves], spec).eval(), tokens
 
 
 def _leading(call: tuple[Any, Any]) -> Tensor:

@@ -28,8 +28,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "plan",
         help="find out which attentions of a network are worth castling here",
-        description="Time softmax and castling attention of every layer in an engine, take the faster one for each, "
-        "and time the network that this gives beside the original.",
+        description="Time the network in an engine with each kind of its attentions castled, castle those that save "
+        "time, and time the network that this gives beside the original.",
         epilog="Example: castling plan vit_small_patch16_224 --size 512x768 --engine openvino; castling plan runs/x",
         formatter_class=HelpFormatter,
     )
@@ -95,15 +95,13 @@ def print_plan(found: SpeedPlan, model: nn.Module, title: str, console: Console)
     """Print the layers, what was predicted and what came of it."""
     table = Table(title=title)
     table.add_column("attention", no_wrap=True)
-    for column in ("input", "softmax ms", "castled ms", "faster", "plan"):
+    for column in ("input", "saves, ms", "plan"):
         table.add_column(column, justify="right")
     for layer in found.layers:
         table.add_row(
             layer.name or "(self)",
             " x ".join(map(str, layer.shape)),
-            f"{layer.softmax_ms:.2f}",
-            f"{layer.castled_ms:.2f}",
-            f"{layer.softmax_ms / layer.castled_ms:.2f}x",
+            f"{layer.saved_ms:.2f}",
             "castle" if layer.name in found.chosen else "keep",
         )
     console.print(table)
@@ -116,7 +114,7 @@ def print_plan(found: SpeedPlan, model: nn.Module, title: str, console: Console)
         ]
     if not found.chosen:
         lines.append(
-            "Keep the original: " + ("the whole is no faster." if faster else "no attention is faster castled.")
+            "Keep the original: " + ("the whole is no faster." if faster else "no attention saves time castled.")
         )
     elif has_castling_attention(model):
         lines.append(f"{len(found.chosen)} of {len(found.layers)} gain by being castled: {', '.join(found.chosen)}")

@@ -1,4 +1,4 @@
-"""What `castling bench models` measured, as tables for README and docs: from the newest file of each processor."""
+"""What was measured of speed, as tables for README and docs: from the newest file of each processor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def write_speed_tables(page: Path, results: Path) -> None:
     """Write tables between the marks of a Markdown file, `<!-- castling speed NAME: begin -->`.
 
     Args:
-        page: the file. Names are `summary`, `all` and `memory`.
+        page: the file. Names are `summary`, `all` and `memory` (of `castling bench models`), `parts` (of
+            `benchmarks/parts.py`) and `forms` (of `benchmarks/forms.py`).
         results: the folder of the CSV files.
 
     Raises:
@@ -35,25 +36,31 @@ def write_speed_tables(page: Path, results: Path) -> None:
         raise ValueError(f"{page} has no marks of speed, such as <!-- castling {MARK}summary: begin -->")
     for name in names:
         check_choice("table of speed", name.removeprefix(MARK), TABLES)
-    measured = newest_rows(results)
+    texts = {}
     for name in names:
-        table = TABLES[name.removeprefix(MARK)]
-        parts = [f"{_place(rows)}:\n\n{table(rows)}" for rows in measured]
-        write_marked(page, name, "\n\n".join(parts))
+        stem, table = TABLES[name.removeprefix(MARK)]
+        found = newest_rows(results, stem)
+        texts[name] = "\n\n".join(f"{_place(rows)}:\n\n{table(rows)}" for rows in found)
+    for name, text in texts.items():
+        write_marked(page, name, text)
 
 
-def newest_rows(results: Path) -> list[list[dict[str, str]]]:
+def newest_rows(results: Path, stem: str = "models") -> list[list[dict[str, str]]]:
     """The rows of the newest file of each processor.
+
+    Args:
+        results: the folder of the CSV files.
+        stem: what was measured.
 
     Raises:
         ValueError: if there is no file.
     """
     newest: dict[str, list[dict[str, str]]] = {}
-    for path in sorted(results.glob("models-*.csv"), key=lambda path: path.stem[-len("2030-01-02") :]):
-        rows = [row for row in read_rows(path) if row["engine"]]
+    for path in sorted(results.glob(f"{stem}-*.csv"), key=lambda path: path.stem[-len("2030-01-02") :]):
+        rows = read_rows(path)
         newest |= {rows[0]["processor"]: rows} if rows else {}
     if not newest:
-        raise ValueError(f"{results} has no file models-*.csv: castling bench models --out {results} writes one")
+        raise ValueError(f"{results} has no file {stem}-*.csv")
     return list(newest.values())
 
 
@@ -117,7 +124,41 @@ def memory(rows: Sequence[Row]) -> str:
     return markdown_table(heads, lines, num_text=2)
 
 
-TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"summary": summary, "all": everything, "memory": memory}
+def parts(rows: Sequence[Row]) -> str:
+    """Parts of a network in native code, or by oneDNN, and by torch's operators."""
+    heads = ["part", "tokens", "channels", "native, ms", "torch, ms", "faster"]
+    lines = [
+        [
+            *(row[column] for column in ("part", "tokens", "channels")),
+            *(_number(row, column, "{:.3f}") for column in ("native_ms", "torch_ms")),
+            _number(row, "faster", "{:.1f}x"),
+        ]
+        for row in rows
+    ]
+    return markdown_table(heads, lines)
+
+
+def forms(rows: Sequence[Row]) -> str:
+    """What forms of the attention cost: medians, and those over the authors' form."""
+    places = list(dict.fromkeys((row["engine"], row["size"]) for row in rows))
+    cells = {
+        (row["form"], row["engine"], row["size"]): "{} ({})".format(
+            _number(row, "median_ms", "{:.1f}"), _number(row, "over_authors", "{:.3f}")
+        )
+        for row in rows
+    }
+    names = list(dict.fromkeys(row["form"] for row in rows))
+    lines = [[f"`{form}`", *(cells.get((form, *place), "") for place in places)] for form in names]
+    return markdown_table(["form", *(f"{engine}, {size} px" for engine, size in places)], lines)
+
+
+TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+    "summary": ("models", summary),
+    "all": ("models", everything),
+    "memory": ("models", memory),
+    "parts": ("parts", parts),
+    "forms": ("forms_cost", forms),
+}
 
 
 def _is_at(row: Row, size: int, patch: int | None) -> bool:

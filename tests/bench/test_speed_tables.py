@@ -1,7 +1,7 @@
 import pytest
 
 from castling.bench.results_file import append_row
-from castling.bench.speed_tables import newest_rows, write_speed_tables
+from castling.bench.speed_tables import TABLES, newest_rows, write_speed_tables
 
 TINY = "castling_deit_tiny_patch16_224"
 
@@ -58,15 +58,22 @@ def test_tables_are_written_between_the_marks(tmp_path):
     add(tmp_path, "One", "2030-01-02", size=512, paper_softmax_images_per_s="10", paper_castled_images_per_s="15")
     add(tmp_path, "One", "2030-01-02", patch=4)
     add(tmp_path, "One", "2030-01-02", batch=16, size=1024)
-    page = page_with(tmp_path, "speed summary", "speed all", "speed memory", "study other")
+    place = {"processor": "One", "threads": 2, "torch": "2.15", "commit": "abc", "date": "2030-01-02"}
+    part = {"part": "taps", "tokens": 197, "channels": 192, "native_ms": 0.05, "torch_ms": 0.2, "faster": 4.0}
+    append_row(tmp_path / "parts-one-2030-01-02.csv", part | place, "parts.py")
+    form = {"form": "rotary", "engine": "eager", "size": 224, "median_ms": 9.37, "over_authors": 1.0142}
+    append_row(tmp_path / "forms_cost-one-2030-01-02.csv", form | place, "forms.py")
+    page = page_with(tmp_path, *(f"speed {name}" for name in TABLES), "study other")
     write_speed_tables(page, tmp_path)
     text = page.read_text()
-    assert text.count("One, 2 threads, torch 2.15, commit abc:") == 3
+    assert text.count("One, 2 threads, torch 2.15, commit abc:") == 5
     assert "| deit_tiny, eager | 1.50x (1.25x) | **1.50x (1.25x)** |  | **1.50x (1.25x)** |  |" in text
     assert "| deit_tiny, openvino | **2.00x (1.25x)** |  |  |  |  |" in text
     place, times = "| deit_tiny | eager | 512 | 16 | 1 |", " 10.0 (9.0 to 12.5) | 15.0 (15.0 to 15.0) |  |"
     assert f"{place}{times} 1.50x | 1.25x | 1.10x | 1.50x |" in text
     assert "| deit_tiny | eager | 1024 | 16 | 16 | 52 | 50 |  | 1.05 |" in text
+    assert "| taps | 197 | 192 | 0.050 | 0.200 | 4.0x |" in text
+    assert "| `rotary` | 9.4 (1.014) |" in text
     assert text.endswith("<!-- castling study other: begin -->\n<!-- castling study other: end -->\n")
 
 

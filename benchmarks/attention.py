@@ -19,12 +19,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from castling import AttentionConfig
 from castling.attention import linear_angular_attention
+from castling.attention.folded import folded_attention
+from castling.attention.heads import smallest_norm
 from castling.bench.results_file import append_row, result_path
 from castling.measure import time_interleaved
 from castling.measure.environment import describe_environment
 
 TOKENS = (196, 1024, 4096, 16_384)
+FORMS = ("eager", "compiled", "folded")  # the last is that of optimized networks
 
 
 def measure(num_tokens: int, num_heads: int, head_dim: int, repeats: int) -> dict[str, float]:
@@ -39,14 +43,15 @@ def measure(num_tokens: int, num_heads: int, head_dim: int, repeats: int) -> dic
             "products": lambda: (heads[1].mT @ heads[2], heads[0] @ kv),
             "eager": lambda: linear_angular_attention(q, k, v),
             "compiled": lambda: compiled(q, k, v),
+            "folded": lambda: folded_attention(q, k, v, v, None, AttentionConfig(), smallest_norm(q.dtype)),
         },
         repeats=repeats,
     )
     medians = {name: timing.median for name, timing in timings.items()}
     return {
         **{f"{name}_ms": seconds * 1e3 for name, seconds in medians.items()},
-        **{f"sdpa_over_{form}": medians["sdpa"] / medians[form] for form in ("eager", "compiled")},
-        **{f"{form}_over_products": medians[form] / medians["products"] for form in ("eager", "compiled")},
+        **{f"sdpa_over_{form}": medians["sdpa"] / medians[form] for form in FORMS},
+        **{f"{form}_over_products": medians[form] / medians["products"] for form in FORMS},
     }
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from castling.bench import speed_tables
+from castling.bench.speed_tables import write_speed_tables
+from castling.report import study_table
 from castling.report.marks import marked
-from castling.report.study_table import MARK
 from castling.workflows.study_page import write_tables
 
 ROOT = Path(__file__).parent.parent
@@ -17,8 +19,8 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def marks_of_studies(page):
-    return [mark for mark in marked(page) if mark.startswith(MARK)]
+def pages_with(mark):
+    return [page for page in PAGES if any(name.startswith(mark) for name in marked(page))]
 
 
 @pytest.mark.slow
@@ -59,10 +61,16 @@ def test_files_stay_small():
     assert {name: length for name, length in lengths.items() if length > 350} == {}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if marks_of_studies(page)], ids=lambda page: page.name)
-def test_tables_of_studies_are_those_of_the_recorded_results(page, tmp_path):
-    """Stale? Write them again with: castling study --into README.md docs/studies.md."""
+TABLES = [
+    *((write_tables, page) for page in pages_with(study_table.MARK)),
+    *((write_speed_tables, page) for page in pages_with(speed_tables.MARK)),
+]
+
+
+@pytest.mark.parametrize(("write", "page"), TABLES, ids=lambda value: getattr(value, "stem", ""))
+def test_tables_are_those_of_the_recorded_results(write, page, tmp_path):
+    """Stale? castling study --into README.md docs/studies.md; castling bench models --into README.md docs/speed.md."""
     again = tmp_path / page.name
     again.write_text(page.read_text())
-    write_tables(again, ROOT / "benchmarks" / "results")
+    write(again, ROOT / "benchmarks" / "results")
     assert again.read_text() == page.read_text()

@@ -5,7 +5,7 @@ A candidate is described by plain data, so that a fresh process can build the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from castling.bench.subjects import build_subject, is_subject, recipe_of
 from castling.config import check_choice
 from castling.conversion import castle, softmax_twin_of
 from castling.conversion.folding import optimize
+from castling.exporting.capture import capture
 from castling.exporting.engines import ENGINES, EngineName, on_engine
-from castling.exporting.onnx import onnx_session
+from castling.exporting.onnx import onnx_session, to_onnx
+from castling.exporting.openvino import openvino_runner, read_openvino, save_openvino, to_openvino
 from castling.models import deit, esnet_vit, mvitv2
 from castling.models.baselines import HYBRIDS, NAMES, softmax_baseline, softmax_twin
 from castling.models.input_size import check_image_size
@@ -151,6 +153,25 @@ def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None 
         return onnx_pass(Path(str(against)), image, threads)
     network = build_candidate(setting, kind, against)
     return partial(on_engine(network, image, setting.engine, threads), image)
+
+
+def write_pass(folder: Path, setting: Setting, kind: Kind, against: str | None = None) -> Path:
+    """Write a candidate as the file that the engine of its row reads, OpenVINO or ONNX Runtime."""
+    captured = capture(build_candidate(setting, kind, against), setting.image(), dynamic=False)
+    if setting.engine == "openvino":
+        save_openvino(to_openvino(captured), folder / "model.xml")
+        return folder / "model.xml"
+    path = folder / "model.onnx"
+    path.write_bytes(to_onnx(captured).SerializeToString())
+    return path
+
+
+def open_pass(path: str, shape: Sequence[int]) -> Callable[[], object]:
+    """A forward pass of a file, in a process that never saw the network: what `peak_memory` calls for such engines."""
+    image = torch.randn(*shape)
+    if is_onnx(path):
+        return onnx_pass(Path(path), image, torch.get_num_threads())
+    return partial(openvino_runner(read_openvino(Path(path))), image)
 
 
 def onnx_pass(path: Path, image: Tensor, threads: int) -> Callable[[], object]:

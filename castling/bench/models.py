@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from castling.bench.candidates import (
     passes_of,
     patch_of,
     raw_model,
+    write_pass,
 )
 from castling.bench.results_file import number_in, time_cells
 from castling.bench.subjects import is_subject
@@ -52,6 +55,7 @@ WEIGHTS = 1024  # MiB, as much
 TOTAL_SECONDS = 8.0  # small networks take turns more often: their times are short, and the machine's noise is not
 MIN_ROUNDS = 7  # fewer have no quartiles worth the name
 SLOW_SECONDS, SLOW_ROUNDS = 5.0, 3  # where a pass takes so long, so many are enough
+READERS = ("openvino", "onnxruntime")  # engines that read files
 KEY = ("model", "size", "patch", "engine", "batch", "threads", "against")
 
 Row = dict[str, Any]
@@ -238,10 +242,17 @@ def _time(
 def _memory(
     setting: Setting, kind: Kind, against: str | None, threads: int, notes: list[str]
 ) -> tuple[float | None, float | None]:
-    """MiB of the pass alone, and of weights, constants and pass together."""
-    target = "castling.bench.candidates:build_pass"
+    """MiB of the pass alone, and of all that a process holds for it; from a file in engines that read them."""
+    room, shape = "castling.bench.candidates", list(setting.image().shape)
     try:
-        found = peak_memory(target, {**asdict(setting), "kind": kind, "against": against}, threads)
+        if _is_file(kind, against):
+            found = peak_memory(f"{room}:open_pass", {"path": against, "shape": shape}, threads)
+        elif setting.engine in READERS:
+            with TemporaryDirectory() as folder:
+                path = write_pass(Path(folder), setting, kind, against)
+                found = peak_memory(f"{room}:open_pass", {"path": str(path), "shape": shape}, threads)
+        else:
+            found = peak_memory(f"{room}:build_pass", {**asdict(setting), "kind": kind, "against": against}, threads)
     except (MemoryError, RuntimeError) as error:
         _note(notes, setting, kind, f"has no memory: {_first_line(error)}")
         return None, None

@@ -24,8 +24,8 @@ def write_speed_tables(page: Path, results: Path) -> None:
     """Write tables between the marks of a Markdown file, `<!-- castling speed NAME: begin -->`.
 
     Args:
-        page: the file. Names are `summary`, `all` and `memory` (of `castling bench models`), `parts` (of
-            `benchmarks/parts.py`) and `forms` (of `benchmarks/forms.py`).
+        page: the file. Names are `summary`, `all` and `memory` (of `castling bench models`), `attention`, `parts` and
+            `forms` (of the scripts of these names in `benchmarks`).
         results: the folder of the CSV files.
 
     Raises:
@@ -73,6 +73,7 @@ def summary(rows: Sequence[Row]) -> str:
         for place in columns
         if row["batch"] == "1" and _is_at(row, *place)
     }
+    columns = [place for place in columns if any(found[2] == place for found in by_place)]
     lines = []
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     for model in SUMMARY:
@@ -152,10 +153,25 @@ def forms(rows: Sequence[Row]) -> str:
     return markdown_table(["form", *(f"{engine}, {size} px" for engine, size in places)], lines)
 
 
+def attention(rows: Sequence[Row]) -> str:
+    """Linear-angular attention over the number of tokens: how many times faster than fused softmax."""
+    heads = ["tokens", "fewer MACs", "eager", "compiled", "eager, for inference"]
+    lines = [
+        [
+            f"{int(row['tokens']):,}",
+            f"{int(row['tokens']) / int(row['head_dim']):.2g}x",
+            *(_number(row, f"sdpa_over_{form}", "{:.2g}x") for form in ("eager", "compiled", "folded")),
+        ]
+        for row in sorted(rows, key=lambda row: int(row["tokens"]))
+    ]
+    return markdown_table(heads, lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "summary": ("models", summary),
     "all": ("models", everything),
     "memory": ("models", memory),
+    "attention": ("attention", attention),
     "parts": ("parts", parts),
     "forms": ("forms_cost", forms),
 }

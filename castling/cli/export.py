@@ -37,6 +37,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--with-branch", action="store_true", help="write a model that was not castled")
     add("--int8", action="store_true", help="write a file in 8 bits as well (a run, format openvino)")
     add("--max-loss", type=float, default=0.5, metavar="X", help="what 8 bits may lose: points, or the metric's unit")
+    add("--allow-slower", action="store_true", help="write 8 bits though they are slower here, for a smaller file")
     add("--finished", action="store_true", help="with what is done to outputs in the file, such as choosing boxes")
     add("--tolerance", type=float, metavar="X", help="largest difference to PyTorch's outputs (default: the task's)")
     add("--weights", type=Path, metavar="FILE", help="weights of a named model (default: random)")
@@ -78,7 +79,7 @@ def run(flags: argparse.Namespace) -> int:
             )
         print_verification(seen, console)
         if flags.int8:
-            print_card(quantize_run(subject, seen, flags.data, flags.max_loss, tracked), console)
+            print_card(quantize_run(subject, seen, flags.data, flags.max_loss, flags.allow_slower, tracked), console)
     except ExportFailed as error:
         print(f"castling: {error}", file=sys.stderr)
         return 1

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from castling.attention import KERNELS
 from castling.bench.candidates import timm_model
 from castling.bench.planner import SpeedPlan, plan_speed
+from castling.bench.results_file import command_line
 from castling.bench.subjects import build_subject, is_subject
 from castling.cli import HelpFormatter
 from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
 from castling.conversion import has_castling_attention
 from castling.exporting.engines import ENGINES
+from castling.measure.environment import describe_environment
 from castling.measure.plain_json import json_text
 
 
@@ -68,7 +70,8 @@ def run(flags: argparse.Namespace) -> None:
             lambda done, total: progress.update(task, completed=done, total=total),
         )
     if flags.json:
-        print(json_text(found.to_json(), indent=2))
+        where = {"command": command_line(), "environment": describe_environment()}
+        print(json_text({**found.to_json(), **where}, indent=2))
         return
     title = f"{flags.model}, {flags.batch} x {height} x {width} px, {flags.engine}, "
     print_plan(found, model, title + f"{flags.threads or torch.get_num_threads()} threads", Console())

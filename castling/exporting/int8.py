@@ -95,6 +95,7 @@ def quantize(
     calibration: Iterable[Tensor],
     validate: Validate,
     max_loss: float = 0.5,
+    allow_slower: bool = False,
 ) -> QuantizationCard:
     """Quantise an exported network to 8 bits, with its metric kept.
 
@@ -107,10 +108,11 @@ def quantize(
         calibration: typical images, in batches `(B, C, H, W)`; 300 pictures are plenty.
         validate: a function that measures a function from images to outputs; the direction of its metric counts.
         max_loss: how much worse the metric may get, in its unit of differences: points for `%`, else its own.
+        allow_slower: whether a file is written that takes longer here than the one in float32, for its size alone.
 
     Raises:
-        ExportFailed: if more is lost whatever stays in floating point, or the file does not do what the network does;
-            then nothing is written.
+        ExportFailed: if more is lost whatever stays in floating point, 8 bits are no faster on this machine, or the
+            file does not do what the network does; then nothing is written.
         ValueError: for another ending, a negative `max_loss`, or no images to calibrate on.
     """
     path, out = Path(path), Path(out)
@@ -125,9 +127,12 @@ def quantize(
     before = openvino_runner(read_openvino(path), metadata.form)
     metric_before = validate(before)
     found = _within(path, metadata.form, images, validate, metric_before, max_loss)
-    seen = put_in_place(out, lambda beside: _write(found, beside, model, images, metadata))
-    example, after = _example(images, metadata), openvino_runner(read_openvino(out), metadata.form)
+    example, after = _example(images, metadata), openvino_runner(found.model, metadata.form)
     timings = time_interleaved({"before": partial(before, example), "after": partial(after, example)})
+    faster = timings["before"].median / timings["after"].median
+    if faster <= 1 and not allow_slower:
+        raise ExportFailed(_why_slower(1e3 * timings["before"].median, 1e3 * timings["after"].median))
+    seen = put_in_place(out, lambda beside: _write(found, beside, model, images, metadata))
     layers, in_float = _layers(found.model, example)
     return QuantizationCard(
         path=out,
@@ -143,6 +148,25 @@ def quantize(
         num_layers=len(layers),
         kept_in_float=tuple(in_float),
     )
+
+
+def _why_slower(before: float, after: float) -> str:
+    reason = {
+        True: "has instructions for 8 bits, but layers this small gain nothing by them",
+        False: "has no instructions for 8 bits",
+        None: "may have none",
+    }[has_8_bit_instructions()]
+    return (
+        f"8 bits are no faster here: {after:.2f} ms where float32 takes {before:.2f}; this processor {reason}. For a "
+        "smaller file all the same: --allow-slower"
+    )
+
+
+def has_8_bit_instructions() -> bool | None:
+    """Whether the processor multiplies 8-bit numbers (VNNI, AMX, or Arm's own); None where that is not told."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    return bool(flags & {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}) if flags else None
 
 
 def _within(

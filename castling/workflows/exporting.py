@@ -146,6 +146,7 @@ def quantize_run(
     seen: Verification,
     data: str | None = None,
     max_loss: float = 0.5,
+    allow_slower: bool = False,
     track: Track = lambda batches, count, what: batches,
 ) -> QuantizationCard:
     """Quantise what was exported: training pictures calibrate it, validation pictures measure it.
@@ -155,11 +156,12 @@ def quantize_run(
         seen: its file in float32.
         data: another place of the run's pictures.
         max_loss: how much worse the deciding metric may get, in points or in its unit.
+        allow_slower: whether a file may be slower here than the one in float32.
         track: shows the progress of so many batches, with a word on what for.
 
     Raises:
         ValueError: for a file of several pictures at once, or of another size than the run's.
-        ExportFailed: if more is lost.
+        ExportFailed: if more is lost, or 8 bits are no faster.
     """
     assert subject.task is not None
     if "batch" not in seen.dynamic and len(subject.example) > 1:
@@ -188,6 +190,6 @@ def quantize_run(
         return meter.result()[0]
 
     out = seen.path.with_name(f"{seen.path.stem}_int8.xml")
-    card = quantize(seen.path, out, subject.network, calibration[:NUM_CALIBRATION], validate, max_loss)
+    card = quantize(seen.path, out, subject.network, calibration[:NUM_CALIBRATION], validate, max_loss, allow_slower)
     write_file(out.with_suffix(".json"), json_text(card.to_json(), indent=2).encode())
     return card

@@ -10,8 +10,10 @@ from castling.bench.candidates import (
     build_pass,
     check_against,
     onnx_pass,
+    open_pass,
     patch_of,
     timm_model,
+    write_pass,
 )
 
 DEIT = "castling_deit_tiny_patch16_224"
@@ -68,6 +70,16 @@ def test_several_images_at_a_time_in_any_engine():
         assert output.shape == (3, 1000)
     with pytest.raises(ValueError, match="batches must be at least 1; got 64, 16 and 0"):
         Setting("castling_levit_128", 64, 16, batch=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_files_run_without_the_network(engine, tmp_path):
+    pytest.importorskip(engine)
+    setting = Setting("castling_levit_128", 64, 16, engine, batch=2)
+    path = write_pass(tmp_path, setting, "castled")
+    found = open_pass(str(path), [2, 3, 64, 64])()
+    assert (found[0] if isinstance(found, list) else found).shape == (2, 1000)
 
 
 def test_a_model_of_timms_is_made_for_the_size():

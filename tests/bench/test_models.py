@@ -94,9 +94,14 @@ def test_memory_is_that_of_the_rows_engine_and_batch(monkeypatch):
     monkeypatch.setattr(
         bench_models, "peak_memory", lambda target, arguments, threads: asked.append(arguments) or PeakMemory(0, 1, 2)
     )
-    measure_row(Setting("castling_levit_128", 64, 16, "openvino", batch=2), repeats=1, without=("host", "unfused"))
-    place = {"model": "castling_levit_128", "size": 64, "patch": 16, "engine": "openvino", "batch": 2, "against": None}
-    assert asked == [{**place, "kind": kind} for kind in ("castled", "softmax")]
+    place = {"model": "castling_levit_128", "size": 64, "patch": 16, "engine": "eager", "batch": 2}
+    measure_row(Setting(**place), repeats=1, without=("host", "unfused"))
+    assert asked == [{**place, "kind": kind, "against": None} for kind in ("castled", "softmax")]
+    asked.clear()
+    monkeypatch.setattr(bench_models, "write_pass", lambda folder, setting, kind, against: folder / kind)
+    measure_row(Setting(**{**place, "engine": "openvino"}), repeats=1, without=("host", "unfused"))
+    assert [arguments["shape"] for arguments in asked] == [[2, 3, 64, 64]] * 2
+    assert [arguments["path"].rpartition("/")[2] for arguments in asked] == ["castled", "softmax"]
 
 
 def test_candidates_are_left_out():

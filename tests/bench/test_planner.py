@@ -112,7 +112,9 @@ def test_the_command(capsys):
     assert "1 x 7 x 192" in said
     assert "original:" in said
     assert main(["plan", *small, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layers"][0]["name"] == "blocks.0.attn"
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"][0]["name"] == "blocks.0.attn"
+    assert found["environment"]["processor"]
 
 
 @pytest.mark.parametrize(

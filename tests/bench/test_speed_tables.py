@@ -63,16 +63,19 @@ def test_tables_are_written_between_the_marks(tmp_path):
     append_row(tmp_path / "parts-one-2030-01-02.csv", part | place, "parts.py")
     form = {"form": "rotary", "engine": "eager", "size": 224, "median_ms": 9.37, "over_authors": 1.0142}
     append_row(tmp_path / "forms_cost-one-2030-01-02.csv", form | place, "forms.py")
+    one = {"tokens": 1024, "head_dim": 64, "sdpa_over_eager": 5.44, "sdpa_over_compiled": 7.4, "sdpa_over_folded": 19.5}
+    append_row(tmp_path / "attention-one-2030-01-02.csv", one | place, "attention.py")
     page = page_with(tmp_path, *(f"speed {name}" for name in TABLES), "study other")
     write_speed_tables(page, tmp_path)
     text = page.read_text()
-    assert text.count("One, 2 threads, torch 2.15, commit abc:") == 5
-    assert "| deit_tiny, eager | 1.50x (1.25x) | **1.50x (1.25x)** |  | **1.50x (1.25x)** |  |" in text
-    assert "| deit_tiny, openvino | **2.00x (1.25x)** |  |  |  |  |" in text
+    assert text.count("One, 2 threads, torch 2.15, commit abc:") == 6
+    assert "| deit_tiny, eager | 1.50x (1.25x) | **1.50x (1.25x)** | **1.50x (1.25x)** |\n" in text
+    assert "| deit_tiny, openvino | **2.00x (1.25x)** |  |  |\n" in text
     place, times = "| deit_tiny | eager | 512 | 16 | 1 |", " 10.0 (9.0 to 12.5) | 15.0 (15.0 to 15.0) |  |"
     assert f"{place}{times} 1.50x | 1.25x | 1.10x | 1.50x |" in text
     assert "| deit_tiny | eager | 1024 | 16 | 16 | 52 | 50 |  | 1.05 |" in text
     assert "| taps | 197 | 192 | 0.050 | 0.200 | 4.0x |" in text
+    assert "| 1,024 | 16x | 5.4x | 7.4x | 20x |" in text
     assert "| `rotary` | 9.4 (1.014) |" in text
     assert text.endswith("<!-- castling study other: begin -->\n<!-- castling study other: end -->\n")
 

@@ -57,7 +57,9 @@ def test_a_castled_run_is_written_into_its_folder(run_folder, castled_folder, ca
 def test_int8_has_a_card(castled_folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(exporting, "NUM_CALIBRATION", 8)
     out = tmp_path / "digits.xml"
-    assert export(castled_folder, "--format", "openvino", "--int8", "--max-loss", 50, "--out", out) == 0
+    assert (
+        export(castled_folder, "--format", "openvino", "--int8", "--allow-slower", "--max-loss", 50, "--out", out) == 0
+    )
     names = ["digits.bin", "digits.xml", "digits_int8.bin", "digits_int8.json", "digits_int8.xml"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     card = json.loads((tmp_path / "digits_int8.json").read_text())

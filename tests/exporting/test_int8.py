@@ -1,18 +1,22 @@
 import json
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 import castling
-from castling.exporting import ExportFailed, export, open_export, quantize, read_metadata
+from castling.exporting import ExportFailed, export, open_export, read_metadata
 from castling.exporting import int8 as int8_module
 from castling.exporting.capture import capture, folded
 from castling.exporting.openvino import read_openvino, to_openvino
+from castling.measure import Timing
 from castling.measure.metric import Metric
 from castling.measure.trees import absolute_differences
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+quantize = partial(castling.exporting.quantize, allow_slower=True)  # networks this small gain no time
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +159,25 @@ def test_a_loss_that_nothing_mends_writes_nothing(written, tmp_path, monkeypatch
     with pytest.raises(ExportFailed, match=pattern):
         quantize(path, tmp_path / "small.xml", pair, [pictures], lambda network: Metric("top1", next(scores, 0.9)))
     assert [entry.name for entry in tmp_path.iterdir()] == ["float"]
+
+
+@pytest.mark.parametrize(
+    ("has_instructions", "reason"),
+    [(True, "layers this small gain nothing"), (False, "has no instructions for 8 bits"), (None, "may have none")],
+)
+def test_what_is_no_faster_is_refused(written, tmp_path, monkeypatch, has_instructions, reason):
+    pair, path, pictures = written
+    monkeypatch.setattr(int8_module, "has_8_bit_instructions", lambda: has_instructions)
+    times = {"before": 0.002, "after": 0.0025}
+    monkeypatch.setattr(
+        int8_module, "time_interleaved", lambda passes: {name: Timing(times[name], 0, 1) for name in passes}
+    )
+    given = (path, tmp_path / "small.xml", pair, [pictures], lambda network: Metric("top1", 1.0))
+    with pytest.raises(ExportFailed, match=f"2.50 ms where float32 takes 2.00; this processor .*{reason}"):
+        quantize(*given, allow_slower=False)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["float"]
+    times["after"] = 0.001
+    assert quantize(*given, allow_slower=False).milliseconds_after == pytest.approx(1.0)
 
 
 def test_bad_input(pair, tmp_path):

@@ -10,6 +10,7 @@ from castling.bench.figures import short_name
 from castling.bench.models import PATCH_STUDY_SIZE, paper_ratios
 from castling.bench.results_file import number_in, read_rows
 from castling.config import check_choice
+from castling.models import deit
 from castling.report.marks import markdown_table, marked, write_marked
 
 MARK = "speed "
@@ -159,8 +160,8 @@ def attention(rows: Sequence[Row]) -> str:
     lines = [
         [
             f"{int(row['tokens']):,}",
-            f"{int(row['tokens']) / int(row['head_dim']):.2g}x",
-            *(_number(row, f"sdpa_over_{form}", "{:.2g}x") for form in ("eager", "compiled", "folded")),
+            _times(int(row["tokens"]) / int(row["head_dim"])),
+            *(_times(number_in(row, f"sdpa_over_{form}")) for form in ("eager", "compiled", "folded")),
         ]
         for row in sorted(rows, key=lambda row: int(row["tokens"]))
     ]
@@ -178,7 +179,9 @@ TABLES: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
 
 
 def _is_at(row: Row, size: int, patch: int | None) -> bool:
-    return row["size"] == str(size) and int(row["patch"]) == (patch_of(row["model"]) if patch is None else patch)
+    if row["size"] != str(size) or (patch is not None and row["model"] not in deit.SIZES):
+        return False
+    return int(row["patch"]) == (patch or patch_of(row["model"]))
 
 
 def _ratios(row: Row | None, fastest: Row | None) -> str:
@@ -196,6 +199,10 @@ def _median(row: Row, kind: str) -> str:
         return ""
     median, lower, upper = (f"{value:,.1f}" if value and value < 1000 else f"{value:,.0f}" for value in found)
     return f"{median} ({lower} to {upper})"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
 
 
 def _number(row: Row, column: str, form: str) -> str:

@@ -127,12 +127,19 @@ def quantize(
     before = openvino_runner(read_openvino(path), metadata.form)
     metric_before = validate(before)
     found = _within(path, metadata.form, images, validate, metric_before, max_loss)
-    example, after = _example(images, metadata), openvino_runner(found.model, metadata.form)
-    timings = time_interleaved({"before": partial(before, example), "after": partial(after, example)})
-    faster = timings["before"].median / timings["after"].median
-    if faster <= 1 and not allow_slower:
-        raise ExportFailed(_why_slower(1e3 * timings["before"].median, 1e3 * timings["after"].median))
-    seen = put_in_place(out, lambda beside: _write(found, beside, model, images, metadata))
+    example = _example(images, metadata)
+    milliseconds: list[float] = []
+
+    def write(beside: Path) -> Verification:
+        seen = _write(found, beside, model, images, metadata)
+        after = openvino_runner(found.model, metadata.form)
+        timings = time_interleaved({"before": partial(before, example), "after": partial(after, example)})
+        milliseconds.extend(1e3 * timings[side].median for side in ("before", "after"))
+        if milliseconds[1] >= milliseconds[0] and not allow_slower:
+            raise ExportFailed(_why_slower(*milliseconds))
+        return seen
+
+    seen = put_in_place(out, write)
     layers, in_float = _layers(found.model, example)
     return QuantizationCard(
         path=out,
@@ -143,8 +150,8 @@ def quantize(
         largest_difference=seen.largest_difference,
         bytes_before=_size(path),
         bytes_after=_size(out),
-        milliseconds_before=1e3 * timings["before"].median,
-        milliseconds_after=1e3 * timings["after"].median,
+        milliseconds_before=milliseconds[0],
+        milliseconds_after=milliseconds[1],
         num_layers=len(layers),
         kept_in_float=tuple(in_float),
     )

@@ -19,7 +19,7 @@ from castling.attention.rotary import rotate
 from castling.config import AttentionConfig
 
 FOLDED = ("linear_angular", "mean_centred")
-TWICE = 0.5  # what is left to multiply with
+HALF = 0.5  # what the doubled form is still to be multiplied with
 
 
 def folded_attention(
@@ -62,7 +62,7 @@ def folded_attention(
     if config.kernel == "mean_centred":
         total, factor = _mean_centred(q, k, v), 1.0
     else:
-        total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), TWICE
+        total, factor = _twice_linear_angular(q, k, v, own_value, config, eps), HALF
     length = output_length(config.output_norm, v.shape[-1])
     scale = total.new_tensor(factor) if length is None else inverse_norm(total, eps / factor) * length
     overwrite = in_place(q, k, v)
@@ -78,7 +78,7 @@ def _own_and_terms(
     num_tokens, length = k.shape[1], output_length(config.output_norm, v.shape[-1])
     centred = config.kernel == "mean_centred"
     num_summed = num_tokens if centred or config.reduction == "mean" else 1
-    factor = 1.0 if centred else TWICE
+    factor = 1.0 if centred else HALF
     terms = native.Terms(
         of_products=(1 / math.sqrt(k.shape[-1]) if centred else 2 / math.pi) / num_summed,
         of_sum=1 / num_summed,

@@ -203,7 +203,7 @@ def library() -> ctypes.CDLL | None:
     try:
         code = _load(_compiled())
         _check(code)
-    except (OSError, subprocess.SubprocessError, AttributeError, ArithmeticError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError, AttributeError, ArithmeticError) as error:
         logger.info("no native passes, torch's operators are used: %s", error)
         return None
     return code

@@ -216,6 +216,14 @@ def test_it_is_compiled_once(fresh, monkeypatch):
     assert list(fresh.iterdir()) == [made]
 
 
+def homeless(patch):
+    def home():
+        raise RuntimeError("no home")
+
+    patch.delenv("XDG_CACHE_HOME")
+    patch.setattr(native.Path, "home", home)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -223,8 +231,9 @@ def test_it_is_compiled_once(fresh, monkeypatch):
         (lambda patch: patch.setattr(native, "FLAGS", ("--no-such-flag",)), "returned non-zero exit status"),
         (lambda patch: patch.setattr(native, "TOLERANCE", 0.0), "outputs differ from those of torch's operators"),
         (lambda patch: patch.setenv("XDG_CACHE_HOME", "/dev/null"), "Not a directory"),
+        (homeless, "no home"),
     ],
-    ids=["no compiler", "it fails", "wrong outputs", "no place"],
+    ids=["no compiler", "it fails", "wrong outputs", "no place", "no home"],
 )
 def test_without_it_torchs_operators_run(fresh, monkeypatch, caplog, change, reason):
     made, x = layer(), torch.randn(1, 1 + 9, 24)

@@ -45,8 +45,8 @@ def draw_study(study: StudyData, folder: Path) -> list[RunFigure]:
         figures.append(RunFigure(draw(folder / f"{name}.png"), title, caption))
 
     pairs = differences(study)
-    curves = [variant for variant in study.measured if any(variant.curves.values())]
-    gaps = {variant.name: variant.gaps for variant in study.measured if any(variant.gaps.values())}
+    curves = [variant for variant in study.measured if _has_lines(variant.curves)]
+    gaps = {variant.name: variant.gaps for variant in study.measured if _has_lines(variant.gaps)}
     masks = [variant for variant in study.measured if any(variant.masks.values())]
     with_paper = [variant for variant in study.measured if variant.paper is not None]
     if study.measured:
@@ -75,6 +75,11 @@ def draw_study(study: StudyData, folder: Path) -> list[RunFigure]:
     if len(with_paper) > 1:
         add("paper", "Beside the paper", describe_agreement(study), lambda path: draw_paper(study, with_paper, path))
     return figures
+
+
+def _has_lines(curves: Mapping[int, Points]) -> bool:
+    """Whether there is more than the end of training to draw."""
+    return any(len(points) > 1 for points in curves.values())
 
 
 def draw_scores(study: StudyData, path: Path) -> Path:

@@ -65,6 +65,7 @@ def depthwise(
     num_prefix_tokens: int = 0,
     gelu: bool = False,
     rows: tuple[int, int] | None = None,
+    code: ctypes.CDLL | None = None,
 ) -> Tensor:
     """Depthwise convolution with zero padding, and GELU, in one pass; prefix tokens go around the convolution.
 
@@ -75,31 +76,25 @@ def depthwise(
         num_prefix_tokens: tokens in front that are no part of the grid.
         gelu: whether the activation follows.
         rows: the first of the rows that are wanted and the one behind them; None for all.
+        code: the compiled passes; those of `library` where None.
 
     Returns:
         Prefix tokens and those of the rows that are wanted, `(B, N', C)`.
+
+    Raises:
+        ValueError: for tokens or filters that do not fit.
     """
-    return _depthwise(_needed(), tokens, weight, grid, num_prefix_tokens, gelu, rows or (0, grid[0]))
-
-
-def _depthwise(
-    code: ctypes.CDLL,
-    tokens: Tensor,
-    weight: Tensor,
-    grid: Grid,
-    num_prefix_tokens: int,
-    gelu: bool,
-    rows: tuple[int, int],
-) -> Tensor:
+    code, (first, last) = code or _needed(), rows or (0, grid[0])
     batch, num_tokens, channels = tokens.shape
     fits = num_tokens == num_prefix_tokens + grid[0] * grid[1] and len(weight) == channels
+    fits = fits and weight.dtype == torch.float32 and weight.shape[-1] == weight.shape[-2] in SIZES
     if not fits or tokens.dtype != torch.float32 or tokens.stride(-1) != 1:
         raise ValueError(f"{tokens.dtype} tokens {tuple(tokens.shape)} do not fit {grid} and {num_prefix_tokens} more")
-    out = tokens.new_empty(batch, num_prefix_tokens + (rows[1] - rows[0]) * grid[1], channels)
+    out = tokens.new_empty(batch, num_prefix_tokens + (last - first) * grid[1], channels)
     weight = weight.contiguous()
     code.castling_depthwise(
         *(tokens.data_ptr(), *tokens.stride()[:2], weight.data_ptr(), out.data_ptr(), batch),
-        *(num_prefix_tokens, *grid, *rows, channels, weight.shape[-1], gelu),
+        *(num_prefix_tokens, *grid, first, last, channels, weight.shape[-1], gelu),
     )
     return out
 
@@ -136,6 +131,7 @@ def attention(
     table: Tensor | None = None,
     taps: Tensor | None = None,
     local: Tensor | None = None,
+    code: ctypes.CDLL | None = None,
 ) -> Tensor:
     """Linear attention with its norms, rotary positions and convolution, in one pass for sums and one for outputs.
 
@@ -148,24 +144,15 @@ def attention(
         table: cosines and sines `(2, N, 1, D / 2)` by which q and k are still to be turned.
         taps: filters along the tokens `(H * Dv, 1, taps)`, where queries are as many as values.
         local: what is added at the end `(B, Nq, H, Dv)`.
+        code: the compiled passes; those of `library` where None.
 
     Returns:
         `(B, Nq, H, Dv)`.
+
+    Raises:
+        ValueError: for summands or filters that do not fit.
     """
-    return _attention(_needed(), q, k, v, own_value, terms, table, taps, local)
-
-
-def _attention(
-    code: ctypes.CDLL,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    own_value: Tensor | None,
-    terms: Terms,
-    table: Tensor | None,
-    taps: Tensor | None,
-    local: Tensor | None,
-) -> Tensor:
+    code = code or _needed()
     (batch, num_queries, num_heads, dim), width = q.shape, v.shape[-1]
     out = q.new_empty(batch, num_queries, num_heads, width)
     for x in (own_value, local):
@@ -252,13 +239,14 @@ def _check(code: ctypes.CDLL) -> None:
     tokens, weight = torch.randn(1, 1 + 35, 24, generator=random), torch.randn(24, 1, 3, 3, generator=random)
     image = tokens[:, 1:].mT.unflatten(2, (5, 7))
     patches = F.conv2d(image, weight, padding=1, groups=24).flatten(2).mT
-    _compare(_depthwise(code, tokens, weight, (5, 7), 1, True, (0, 5)), F.gelu(torch.cat([tokens[:, :1], patches], 1)))
+    expected = F.gelu(torch.cat([tokens[:, :1], patches], 1))
+    _compare(depthwise(tokens, weight, (5, 7), 1, gelu=True, code=code), expected)
     q, k, v = torch.randn(1, 36, 3, 2, 32, generator=random).unbind(2)
     taps = torch.randn(64, 1, 5, generator=random)
     terms = Terms(2 / math.pi, 0.0, centred=False, scale=1.0, normalised=True, eps=1e-7, eps_out=2e-7)
     local = F.conv1d(v.flatten(2).mT, taps, padding=2, groups=64).mT.unflatten(2, (2, 32))
     expected = unit(linear_angular_attention(q, k, v), 1e-7) + local
-    _compare(_attention(code, q, k, v, v, terms, None, taps, None), expected)
+    _compare(attention(q, k, v, v, terms, taps=taps, code=code), expected)
 
 
 def _compare(found: Tensor, expected: Tensor) -> None:

@@ -36,9 +36,8 @@ def _cpu_name() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
-    return (
-        f"{name} x{os.cpu_count()} {torch.backends.cpu.get_cpu_capability()}"  # one name may be of several processors
-    )
+    instructions = torch.backends.cpu.get_cpu_capability()  # one name may be of several processors
+    return f"{name} x{os.cpu_count()} {instructions}"
 
 
 def _commit() -> str:

@@ -33,9 +33,11 @@ def torch_alone(monkeypatch):
 def counted(monkeypatch):
     """How often native code ran."""
     calls = []
-    for name in ("_depthwise", "_attention"):
+    for name in ("depthwise", "attention"):
         form = getattr(native, name)
-        monkeypatch.setattr(native, name, lambda *given, form=form, name=name: calls.append(name) or form(*given))
+        monkeypatch.setattr(
+            native, name, lambda *given, form=form, name=name, **named: calls.append(name) or form(*given, **named)
+        )
     return calls
 
 
@@ -58,7 +60,7 @@ def test_mlp_is_that_of_torch(grid, size, num_prefix_tokens, batch, torch_alone,
     made = layer(hidden=37, size=size, num_prefix_tokens=num_prefix_tokens)  # a number that no vector divides
     x = 3 * torch.randn(batch, num_prefix_tokens + grid[0] * grid[1], 24)
     found = made(x, grid)
-    assert counted == ["_depthwise"]
+    assert counted == ["depthwise"]
     torch.testing.assert_close(found, torch_alone(made, x, grid), **CLOSE)
 
 
@@ -77,7 +79,7 @@ def test_bands_of_rows_are_the_whole(grid, size, num_prefix_tokens, monkeypatch,
 def test_another_activation_is_that_of_torch(act_layer, torch_alone, counted):
     made, x = layer(act_layer=act_layer), torch.randn(1, 1 + 12, 24)
     found = made(x, (3, 4))
-    assert counted == ["_depthwise"]
+    assert counted == ["depthwise"]
     torch.testing.assert_close(found, torch_alone(made, x, (3, 4)), **CLOSE)
 
 
@@ -114,7 +116,7 @@ def test_attention_is_that_of_torch(config, dim, heads, grid, batch, torch_alone
     made = attention(dim, heads, **config)
     x = 3 * torch.randn(batch, 1 + grid[0] * grid[1], dim)
     found = made(x, grid=grid)
-    assert "_attention" in counted
+    assert "attention" in counted
     torch.testing.assert_close(found, torch_alone(made, x, grid=grid), atol=3e-5, rtol=0)
 
 
@@ -180,6 +182,9 @@ def test_tokens_that_do_not_fit_are_refused():
     for tokens in (torch.randn(1, 5, 8), torch.randn(1, 6, 7), torch.randn(1, 6, 8).half()):
         with pytest.raises(ValueError, match=r"do not fit \(2, 3\) and 0 more"):
             native.depthwise(tokens, weight, (2, 3))
+    for other in (torch.randn(8, 1, 7, 7), torch.randn(8, 1, 3, 5), weight.double()):
+        with pytest.raises(ValueError, match=r"do not fit \(2, 3\)"):
+            native.depthwise(torch.randn(1, 6, 8), other, (2, 3))
 
 
 def test_what_is_plain_may_run_outside_of_torch():

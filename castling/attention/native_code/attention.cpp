@@ -59,7 +59,7 @@ void inner(const float* rows, long dim, const float* sums, long count, float* ou
     }
 }
 
-// Calls `tile<vectors>(first channel)` over the width of a head.
+// Calls `wide(first channel)` for whole tiles of the width of a head, and `narrow` for the vectors that are left.
 template <typename Wide, typename Narrow>
 void over_width(long width, Wide wide, Narrow narrow) {
     long e = 0;

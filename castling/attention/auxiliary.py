@@ -68,10 +68,15 @@ class AuxiliarySoftmax(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
         """Attend from token-major q `(..., Nq, H, D)` to k, v `(..., N, H, D)`; returns float32 or better.
 
-        A bias `(H, Nq, N)` joins the logits.
+        A bias `(H, Nq, N)` joins the logits. Training makes no map once the cut is 1, which no weight exceeds;
+        elsewhere there is one, so that what is counted and measured is a network with its branch.
         """
         check_tokens(q, k, v)
         eps = smallest_norm(q.dtype)
+        cut = absolute_cut(self.threshold, k.shape[-3], self.relative)
+        if self.training and cut >= 1:
+            self.occupancy = torch.zeros(q.shape[-2], device=q.device)
+            return promote(v).new_zeros(*q.shape[:-1], v.shape[-1])
         with autocast_off(q):
             q, k, v = (promote(x).transpose(-2, -3) for x in (q, k, v))  # (..., H, N, D)
             if self.similarity == "cosine":
@@ -79,7 +84,7 @@ class AuxiliarySoftmax(nn.Module):
             scale = 1 / math.sqrt(q.shape[-1]) if self.similarity == "scaled_dot" else 1.0
             logits = (q * scale) @ k.mT  # (..., H, Nq, N)
             weights = (logits if bias is None else logits + bias).softmax(-1)
-            weights = F.threshold(weights, absolute_cut(self.threshold, k.shape[-2], self.relative), 0.0)
+            weights = F.threshold(weights, cut, 0.0)
             if not torch.compiler.is_exporting():
                 self.occupancy = _share_above_zero(weights.detach())
             return (self.attn_drop(weights) @ v).transpose(-2, -3)
@@ -104,4 +109,4 @@ def branches(model: nn.Module) -> dict[str, AuxiliarySoftmax]:
 def _share_above_zero(weights: Tensor) -> Tensor:
     """Share of non-zero entries per head, `(..., H, Nq, N)` to `(H,)`."""
     others = [axis for axis in range(weights.ndim) if axis != weights.ndim - 3]
-    return torch.count_nonzero(weights, dim=others) / (weights.numel() / weights.shape[-3])
+    return (weights > 0).float().mean(others)  # count_nonzero would make 64-bit numbers of them

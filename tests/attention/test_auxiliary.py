@@ -44,6 +44,21 @@ def test_threshold_one_is_exactly_nothing(qkv):
     assert (branch.occupancy == 0).all()
 
 
+@pytest.mark.parametrize(("threshold", "relative"), [(1.0, False), (63.0, True), (100.0, True)])
+def test_training_makes_no_map_behind_a_closed_mask(qkv, threshold, relative, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "softmax", None)
+    branch = AuxiliarySoftmax(threshold, relative=relative)
+    out = branch(*(x.half() for x in qkv))
+    assert out.shape == (2, 63, 4, 16)
+    assert out.dtype == torch.float32
+    assert not out.any()
+    assert branch.occupancy.tolist() == [0.0] * 4
+    with pytest.raises(TypeError):
+        AuxiliarySoftmax(0.99)(*qkv)
+    with pytest.raises(TypeError):
+        branch.eval()(*qkv)
+
+
 def test_occupancy_is_the_surviving_share_per_head(qkv):
     q, k, _ = (x.transpose(1, 2) for x in qkv)
     branch = AuxiliarySoftmax(0.05)

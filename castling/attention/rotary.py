@@ -83,9 +83,11 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     dtype = x.dtype
     cosine, sine = table
     x = x.to(cosine.dtype)
-    first, second = x.chunk(2, dim=-1)
     if not in_place(x):
-        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1).to(dtype)
+        pairs = x.unflatten(-1, (2, -1))
+        swapped = pairs.flip(-2) * torch.stack([-sine, sine], dim=-2)  # halves joined again would cost engines more
+        return (pairs * cosine.unsqueeze(-2) + swapped).flatten(-2).to(dtype)
+    first, second = x.chunk(2, dim=-1)
     turned = torch.empty_like(x)
     left, right = turned.chunk(2, dim=-1)
     torch.mul(first, cosine, out=left).addcmul_(second, sine, value=-1)

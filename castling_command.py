@@ -19,6 +19,7 @@ VERBS = {
     "convert": "turn a trained softmax network into a castled one",
     "evaluate": "measure a trained model on its data",
     "predict": "let a trained model look at pictures",
+    "explain": "show what a trained model attends to in a picture, and what decided",
     "plan": "find out which attentions of a network are worth castling here",
     "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
     "report": "write a run as an HTML page with figures",

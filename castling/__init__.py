@@ -5,6 +5,7 @@ Runs, as the command line has them:
     model = castling.train("digits/castling", "runs/digits")   # `castling recipes` lists what there is
     castling.castle_run("runs/digits")                         # drop the branch, with a certificate of what that cost
     castling.open("runs/digits/castled").predict("scan.png")   # a run, a castled folder, or an exported file
+    castling.explain("runs/digits/castled", "scan.png")        # what it attends to, and what decided
     castling.export("runs/digits", "digits.onnx")              # verified against PyTorch, or no file
 
 Networks of one's own:
@@ -35,6 +36,7 @@ from castling.conversion import (
 from castling.models import load_host_weights
 from castling.workflows.calls import export, open, train
 from castling.workflows.castle_run import castle_run
+from castling.workflows.explaining import explain
 
 __version__ = "0.2.0"
 
@@ -47,6 +49,7 @@ __all__ = [
     "castled",
     "certify",
     "convert",
+    "explain",
     "export",
     "fold_scale",
     "is_castled",

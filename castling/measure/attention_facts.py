@@ -9,16 +9,30 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from castling.attention import HeadMixer, attend
+from castling.attention import Grid, HeadMixer, attend
 from castling.attention.heads import output_length, promote, smallest_norm, unit
 from castling.measure.eval_mode import eval_mode
 
-Tokens = tuple[Tensor, Tensor, Tensor]
+
+class Tokens(NamedTuple):
+    """What a kernel gets.
+
+    Args:
+        q: queries `(B, N, H, D)`.
+        k: keys `(B, N, H, D)`.
+        v: values `(B, N, H, Dv)`.
+        grid: rows and columns of the tokens behind the prefix; None for a square.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ class AttentionFacts:
 
 @contextmanager
 def record_tokens(model: nn.Module) -> Iterator[dict[str, Tokens]]:
-    """Keep q, k and v `(B, N, H, D)` of the last pass, as the kernel gets them, by the name of the attention.
+    """Keep what the kernel of every attention gets in the last pass, by the name of the attention.
 
     Args:
         model: the network. Attentions that make fewer queries than there are keys are left out.
@@ -50,17 +64,17 @@ def record_tokens(model: nn.Module) -> Iterator[dict[str, Tokens]]:
         >>> attention = CastlingAttention(64, 4)
         >>> with record_tokens(attention) as seen:
         ...     out = attention(torch.randn(2, 9, 64))
-        >>> seen[""][0].shape
+        >>> seen[""].q.shape
         torch.Size([2, 9, 4, 16])
     """
     seen: dict[str, Tokens] = {}
     mixers = {name: module for name, module in model.named_modules() if isinstance(module, HeadMixer)}
 
     def listening(name: str, mix: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def listen(q: Tensor, k: Tensor, v: Tensor, *others: Any, **more: Any) -> Tensor:
+        def listen(q: Tensor, k: Tensor, v: Tensor, grid: Grid | None = None, *others: Any, **more: Any) -> Tensor:
             if q.shape[1] == k.shape[1] == v.shape[1]:
-                seen[name] = q, k, v
-            return mix(q, k, v, *others, **more)
+                seen[name] = Tokens(q, k, v, grid)
+            return mix(q, k, v, grid, *others, **more)
 
         return listen
 
@@ -83,7 +97,7 @@ def attention_map(module: HeadMixer, q: Tensor, k: Tensor) -> Tensor:
     """
     identity = torch.eye(k.shape[1], dtype=promote(q).dtype, device=q.device)
     values = identity[:, None].expand(len(q), -1, k.shape[2], -1)  # (B, N, H, N)
-    return attend(promote(q), promote(k), values, module.config.kernel, **_options(module)).transpose(1, 2)
+    return attend(promote(q), promote(k), values, module.config.kernel, **kernel_options(module)).transpose(1, 2)
 
 
 def attention_facts(module: HeadMixer, tokens: Tokens) -> AttentionFacts:
@@ -93,8 +107,8 @@ def attention_facts(module: HeadMixer, tokens: Tokens) -> AttentionFacts:
         module: the attention.
         tokens: its q, k and v.
     """
-    q, k, v = (promote(x.detach()) for x in tokens)
-    out = attend(q, k, v, module.config.kernel, **_options(module)).transpose(1, 2)  # (B, H, N, Dv)
+    q, k, v = (promote(x.detach()) for x in tokens[:3])
+    out = attend(q, k, v, module.config.kernel, **kernel_options(module)).transpose(1, 2)  # (B, H, N, Dv)
     if output_length(module.config.output_norm, out.shape[-1]) is not None:
         out = unit(out, smallest_norm(out.dtype))
     spectrum = torch.linalg.svdvals(out)
@@ -120,7 +134,8 @@ def network_facts(model: nn.Module, images: Tensor) -> dict[str, AttentionFacts]
         return {name: attention_facts(model.get_submodule(name), tokens) for name, tokens in seen.items()}  # type: ignore[arg-type]
 
 
-def _options(module: HeadMixer) -> dict[str, str]:
+def kernel_options(module: HeadMixer) -> dict[str, str]:
+    """What `attend` is to be told for the kernel of an attention."""
     if module.config.kernel != "linear_angular":
         return {}
     return {"value_term": module.config.value_term, "reduction": module.config.reduction}

@@ -14,11 +14,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from castling.measure.metric import Meter
-from castling.measure.trees import Tree
+from castling.measure.trees import Tree, leaves
 from castling.plain_values import plain_value
 from castling.sentences import shown
 from castling.tasks.batches import Shard
@@ -275,6 +276,11 @@ class Task(ABC):
     @abstractmethod
     def agreement(self, outputs: Tree, others: Tree, batch: Batch) -> Tensor:
         """How far two networks say the same, from 0 to 1 for each example `(B,)`."""
+
+    def evidence(self, outputs: Tree) -> Tensor:
+        """The number whose reasons a relevance map shows, for each picture `(B,)`; by default how large outputs are."""
+        found = leaves(outputs)
+        return torch.stack([leaf.float().square().flatten(1).sum(1) for leaf in found]).sum(0)
 
     @abstractmethod
     def predictor(self, network: nn.Module, options: Any = None) -> Predictor:

@@ -9,7 +9,7 @@ import torch
 from castling import AttentionConfig, CastlingAttention
 from castling.attention import KERNELS
 from castling.attention.reference import ATTENTIONS, cosine_similarity, softmax_weights
-from castling.measure.attention_facts import attention_facts, attention_map, network_facts, record_tokens
+from castling.measure.attention_facts import Tokens, attention_facts, attention_map, network_facts, record_tokens
 
 
 def block(**config):
@@ -39,13 +39,13 @@ def test_facts_of_tokens_whose_answer_is_known():
     softmax = block(kernel="softmax", output_norm="none")
     q, _, v = tokens()
     equal_keys = torch.zeros_like(q)
-    facts = attention_facts(softmax, (q, equal_keys, v))  # every token gets the mean of all values
+    facts = attention_facts(softmax, Tokens(q, equal_keys, v))  # every token gets the mean of all values
     assert facts.constant == pytest.approx(1)
     assert facts.rank == pytest.approx(1)
     assert facts.entropy == pytest.approx(1)
     assert facts.own == pytest.approx(1 / 9)
     far = 1e3 * torch.eye(16, dtype=torch.float64)[:9, None].expand(2, -1, 2, -1)
-    facts = attention_facts(softmax, (far, far, far))  # every token gets itself, and all are orthogonal
+    facts = attention_facts(softmax, Tokens(far, far, far))  # every token gets itself, and all are orthogonal
     assert facts.entropy == pytest.approx(0, abs=1e-9)
     assert facts.own == pytest.approx(1)
     assert facts.rank == pytest.approx(9)
@@ -59,7 +59,8 @@ def test_tokens_are_those_of_the_kernel_and_the_network_stays_as_it_is():
         assert torch.equal(attention(x, grid=(3, 4)), before)
     q, k, v = attention.qkv(x).unflatten(-1, (3, 2, 16)).unbind(2)
     placed = attention.placed(q, k, (3, 4))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen[""], (*placed, v), strict=True))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen[""][:3], (*placed, v), strict=True))
+    assert seen[""].grid == (3, 4)
     assert "mix" not in vars(attention)
 
 

@@ -169,6 +169,11 @@ class Classification(Task):
         """Whether both choose the same class."""
         return LabelJudge().agreement(outputs, others, batch)
 
+    def evidence(self, outputs: Tree) -> Tensor:
+        """The logit of the class that is chosen."""
+        logits: Tensor = outputs
+        return logits.amax(1)
+
     def predictor(self, network: nn.Module, options: LabelOptions | None = None) -> PicturePredictor:
         """Labels with probabilities."""
         data = self.config.data

@@ -170,6 +170,11 @@ class Segmentation(Task):
         pairs = zip(label_maps(outputs, batch), label_maps(others, batch), strict=True)
         return torch.stack([(one == other).float().mean() for one, other in pairs]).cpu()
 
+    def evidence(self, outputs: Tree) -> Tensor:
+        """The scores of the classes that are chosen, over all pixels."""
+        scores: Tensor = outputs
+        return scores.amax(1).sum((1, 2))
+
     def predictor(self, network: nn.Module, options: MaskOptions | None = None) -> PicturePredictor:
         """Pictures with a class for every pixel."""
         data, window = self.config.data, self.config.window

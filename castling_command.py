@@ -6,9 +6,12 @@ It stands outside the package because `import castling` registers models with ti
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.metadata
+import re
 from collections.abc import Sequence
+from typing import NoReturn
 
 VERBS = {
     "demo": "train, castle, certify and report, in some minutes",
@@ -28,24 +31,40 @@ VERBS = {
     "bench": "measure speed and cost",
     "paper": "compare parameters and MACs with the paper's tables",
     "figures": "draw the paper's explanatory figures",
+    "completion": "print what lets a shell complete verbs and flags",
 }
 
 
-def make_parser(called: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all verbs, in which only the called one has flags.
+class Parser(argparse.ArgumentParser):
+    """A parser that names the nearest verb of one that there is not."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with what is wrong."""
+        unknown = re.match(r"argument VERB: invalid choice: '(.*?)'", message)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown[1], VERBS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VERBS)}"
+            message = f"no verb {unknown[1]!r}: {hint}"
+        super().error(message)
+
+
+def make_parser(*called: str) -> argparse.ArgumentParser:
+    """The parser of all verbs, in which only those that are called have flags.
 
     Args:
-        called: the verb whose module is imported and adds its flags; without it nothing is imported.
+        *called: the verbs whose modules are imported and add their flags; without any nothing is imported.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="castling",
         description="Vision transformers that train with softmax attention and infer with linear-angular attention.",
         epilog="'castling VERB --help' shows a verb's flags and an example.",
     )
     parser.add_argument("--version", action="version", version=importlib.metadata.version("castling-vit"))
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(
+        title="verbs", dest="verb", metavar="VERB", required=True, parser_class=argparse.ArgumentParser
+    )
     for name, line in VERBS.items():
-        if name == called:
+        if name in called:
             importlib.import_module(f"castling.cli.{name}").add_parser(verbs)
         else:
             verbs.add_parser(name, help=line, add_help=False)  # its help is the module's to show

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich import get_console
 from rich.progress import track
 from rich.table import Table
 
@@ -28,7 +28,7 @@ from castling.bench.models import (
 )
 from castling.bench.results_file import append_row, number_in, open_results, read_rows, write_json
 from castling.bench.speed_tables import write_speed_tables
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, say, say_json, say_written
 from castling.cli.export import parse_size
 from castling.exporting.engines import ENGINES
 from castling.extras import import_extra
@@ -59,6 +59,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--threads", type=int, nargs="+", metavar="N", help="threads, one table for each; torch's by default")
     add("--repeats", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of turns, {MIN_ROUNDS} or more")
     add("--out", type=Path, metavar="DIR", help="folder for the results as CSV and JSON")
+    add_speech(attention, "the rows, and where each kernel overtakes softmax")
     attention.set_defaults(run=run_attention)
 
     models = subjects.add_parser(
@@ -84,6 +85,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--uncommitted", action="store_true", help="measure though files differ from the commit that rows would name")
     add("--into", type=Path, nargs="+", metavar="FILE", help="write tables of recorded rows between a file's marks")
     add("--results", type=Path, default=RESULTS, metavar="DIR", help=f"folder of the CSV files (default: {RESULTS})")
+    add_speech(models, "the rows")
     models.set_defaults(run=run_models)
 
 
@@ -105,7 +107,7 @@ def run_attention(flags: argparse.Namespace) -> None:
             rows.append(row)
             if path:
                 append_row(path, row)
-    console = Console()
+    console = get_console()
     console.width = max(console.width, 60 + 16 * len(flags.kernels))  # numbers are never cut
     for num_threads, head_dim in product(threads, flags.head_dims):
         chosen = [row for row in rows if (row["threads"], row["head_dim"]) == (num_threads, head_dim)]
@@ -117,9 +119,10 @@ def run_attention(flags: argparse.Namespace) -> None:
             since = (
                 f"from {found['crossover']:,} tokens on" if found["crossover"] else f"not up to {found['largest']:,}"
             )
-            console.print(f"{found['kernel']} is faster than softmax: {since}", highlight=False)
+            say(f"{found['kernel']} is faster than softmax: {since}")
     if path:
-        _say_written(console, [path, write_json(path, read_rows(path), crossovers=crossovers(rows))])
+        say_written([path, write_json(path, read_rows(path), crossovers=crossovers(rows))])
+    say_json(flags, {"rows": rows, "crossovers": crossovers(rows)})
 
 
 def _attention_table(rows: Sequence[dict[str, Any]], kernels: Sequence[str], title: str) -> Table:
@@ -151,7 +154,7 @@ def run_models(flags: argparse.Namespace) -> None:
     if flags.into:
         for page in flags.into:
             write_speed_tables(page, flags.results)
-            Console().print(f"wrote {page}", highlight=False, soft_wrap=True)
+            say_written([page])
         return
     settings = make_settings(flags.models, flags.sizes, flags.patches, flags.engines, flags.batches)
     if (commit := describe_environment()["commit"]).endswith("-dirty") and not flags.uncommitted:
@@ -178,16 +181,15 @@ def run_models(flags: argparse.Namespace) -> None:
     finally:
         torch.set_num_threads(before)
     rows = read_rows(path)
-    console = Console()
+    console = get_console()
     console.width = max(console.width, 190)  # numbers are never cut
     console.print(_models_table(rows))
     if any(row["paper_castled_images_per_s"] for row in rows):
         console.print(_paper_table(rows))
-    for note in dict.fromkeys(
-        f"{short_name(row['model'])}, {row['size']} px: {row['notes']}" for row in rows if row["notes"]
-    ):
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
-    _say_written(console, [path, write_json(path, rows), *draw_speedups(rows, path.with_suffix(""))])
+    noted = (f"{short_name(row['model'])}, {row['size']} px: {row['notes']}" for row in rows if row["notes"])
+    say(*dict.fromkeys(noted))
+    say_json(flags, rows)
+    say_written([path, write_json(path, rows), *draw_speedups(rows, path.with_suffix(""))])
 
 
 def _models_table(rows: Sequence[dict[str, str]]) -> Table:
@@ -253,8 +255,3 @@ def _text(row: dict[str, str], column: str, form: str, unit: str = "") -> str:
 def _check_rounds(repeats: int) -> None:
     if repeats < MIN_ROUNDS:
         raise ValueError(f"repeats must be at least {MIN_ROUNDS}, for medians with quartiles; got {repeats}")
-
-
-def _say_written(console: Console, paths: Sequence[Path]) -> None:
-    for path in paths:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, say, say_json
 from castling.conversion import Certificate
 from castling.measure.metric import headlines
 from castling.tasks.task import Batch
@@ -36,17 +37,19 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--checkpoint", choices=("last", "best"), help="which weights (default: last)")
     add("--data", metavar="DIR", help="another place of the run's data")
     add("--batch-size", type=int, default=64, metavar="N", help="pictures at a time")
+    add_speech(parser, "the certificate")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Certify, print the verdict, and write what it allows."""
-    console = Console()
+    console = get_console()
     certificate, castled = castle_run(
         flags.run_folder, flags.tolerance, flags.checkpoint, flags.data, flags.batch_size, track=certifying(console)
     )
     print_certificate(certificate, console)
-    return say_written(flags.run_folder, castled, console)
+    say_json(flags, certificate.to_json())
+    return say_allowed(flags.run_folder, castled)
 
 
 def certifying(console: Console) -> Track:
@@ -58,7 +61,7 @@ def certifying(console: Console) -> Track:
     return tracked
 
 
-def say_written(run_folder: Path, castled: Path | None, console: Console) -> int:
+def say_allowed(run_folder: Path, castled: Path | None) -> int:
     """Print what was written; the exit code is 1 where castled weights are forbidden."""
     lines = [f"wrote {run_folder / CERTIFICATE}"]
     if castled is not None:
@@ -67,8 +70,7 @@ def say_written(run_folder: Path, castled: Path | None, console: Console) -> int
         lines.append(f"no castled weights were written; those in {run_folder / CASTLED} are of an earlier certificate")
     else:
         lines.append("no castled weights were written")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+    say(*lines)
     return int(castled is None)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
+from rich import get_console
 
 from castling.attention import KERNELS
-from castling.cli import HelpFormatter
-from castling.cli.castle import certifying, print_certificate, say_written
+from castling.cli import HelpFormatter, add_speech, say, say_json
+from castling.cli.castle import certifying, print_certificate, say_allowed
 from castling.cli.train import train_with_progress
 from castling.config import AttentionConfig, LocalConv, OutputNorm
 from castling.training.recipe import Recipe
@@ -66,12 +65,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--train-size", type=int, metavar="PX", help="picture size of the last stage: that of use")
     add("--sizes", type=int, nargs="+", default=[], metavar="PX", help="other picture sizes to measure at")
     add("--tolerance", type=float, default=0.5, metavar="X", help="largest loss: points of a percentage, or its unit")
+    add_speech(parser, "the certificate")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Train the stages, certify, and write the castled network where that is allowed."""
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
+    console = get_console()
     original = find_original(flags.model, flags.weights, flags.checkpoint, flags.data)
     stages = tuple(flags.stages or (STAGES if original.labelled else UNLABELLED_STAGES))
     settings = Linearization(
@@ -104,8 +104,9 @@ def run(flags: argparse.Namespace) -> int:
     print_certificate(certificate, console)
     trained_at = flags.train_size or original.recipe.settings.data.image_size
     if flags.local_conv == "tokens" and set(flags.sizes) - {trained_at}:
-        console.print("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
-    code = say_written(folder, castled, console)
+        say("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
+    say_json(flags, certificate.to_json())
+    code = say_allowed(folder, castled)
     if not code:
-        console.print(f"next: castling export {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+        say(f"next: castling export {shlex.quote(str(folder))}")
     return code

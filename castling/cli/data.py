@@ -8,11 +8,12 @@ import re
 import shlex
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, error_console, say, say_json, say_written
 from castling.measure.plain_json import json_text
 from castling.report.data_page import class_rows, split_rows, write_data_page
 from castling.settings import from_mapping, with_overrides
@@ -49,6 +50,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--out", type=Path, metavar="PAGE", help="write an HTML page with drawn samples")
     add("--samples", type=int, default=NUM_SAMPLES, metavar="N", help="drawn pictures of each split")
     add("--workers", type=int, default=min(8, os.cpu_count() or 1), metavar="N", help="reading processes")
+    add_speech(check)
     check.set_defaults(run=run_check)
     _add_pack(subjects)
 
@@ -69,14 +71,15 @@ def _add_pack(subjects: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("--shard-size", type=_bytes, default="256M", metavar="SIZE", help="bytes of a shard, such as 64M or 1G")
     add("--shuffle", type=int, metavar="SEED", help="mix the pictures; without it they keep their order")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of a recipe's data section")
+    add_speech(pack, "pictures, shards and bytes of each split")
     pack.set_defaults(run=run_pack)
 
 
 def run_check(flags: argparse.Namespace) -> int:
     """Print what was found; the exit code is 1 if there are errors."""
     printed = flags.json == "-"
-    console = Console(stderr=printed)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = get_console()
+    with Progress(console=error_console(), transient=True) as progress:
         bar = progress.add_task("Reading pictures", total=None)
         options = CheckOptions(
             settings=with_overrides({}, flags.set),
@@ -91,10 +94,9 @@ def run_check(flags: argparse.Namespace) -> int:
         print(text)
     elif flags.json:
         Path(flags.json).write_text(text, encoding="utf-8")
-        console.print(f"wrote {flags.json}", highlight=False, markup=False, soft_wrap=True)
+        say_written([flags.json])
     if flags.out:
-        path = write_data_page(report, flags.out)
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        say_written([write_data_page(report, flags.out)])
     return int(report.num_errors > 0)
 
 
@@ -112,21 +114,23 @@ def _show(report: DataReport, console: Console) -> None:
     if len(rows) > MOST_CLASSES:
         table.add_row(f"and {len(rows) - MOST_CLASSES} more classes")
     console.print(table)
-    for found in report.findings:
-        console.print(found.line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"errors: {report.num_errors:,}, warnings: {report.num_warnings:,}", highlight=False)
+    say(*(found.line for found in report.findings))
+    say(f"errors: {report.num_errors:,}, warnings: {report.num_warnings:,}")
 
 
 def run_pack(flags: argparse.Namespace) -> int:
     """Pack pictures and print what was written."""
-    console = Console(stderr=True)
     kind = flags.kind
     if kind == "auto":
         kind = "digits" if flags.source == "digits" else recognise_source(Path(flags.source).expanduser())
     place = {"huggingface": {"name": flags.source}, "digits": {}}.get(kind, {"root": flags.source})
     data = from_mapping(DataConfig, with_overrides({"source": kind, **place}, flags.set), "data")
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=error_console(),
     ) as progress:
         bar = progress.add_task("Opening", total=None)
         sources = {split: make_source(data, split) for split in ("train", "val")}
@@ -140,13 +144,17 @@ def run_pack(flags: argparse.Namespace) -> int:
         column.justify = "right"
     for split, packed in found.items():
         table.add_row(split, f"{packed.num_pictures:,}", f"{len(packed.shards):,}", f"{packed.num_bytes / 1e6:,.1f}")
-    shown = Console()
-    shown.print(table)
+    get_console().print(table)
     for split, packed in found.items():
         for one in finding("warning", "pictures without a label", split, packed.without_label):
-            shown.print(one.line, highlight=False, markup=False, soft_wrap=True)
+            say(one.line)
     settings = f"data.source=shards {shlex.quote(f'data.root={flags.out}')}"
-    shown.print(f"train with: castling train RECIPE {settings}", highlight=False, markup=False, soft_wrap=True)
+    say(f"train with: castling train RECIPE {settings}")
+    packed_now = {
+        split: {"pictures": one.num_pictures, "shards": len(one.shards), "bytes": one.num_bytes}
+        for split, one in found.items()
+    }
+    say_json(flags, packed_now)
     return 0
 
 

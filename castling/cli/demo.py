@@ -7,9 +7,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
+from rich import get_console
 
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, say, say_json
 from castling.cli.castle import certifying, print_certificate
 from castling.cli.report import with_speed
 from castling.cli.train import train_with_progress
@@ -39,12 +39,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder; an old demo in it goes")
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of each training (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of both trainings")
+    add_speech(parser, "what was reached, the verdict, and promises that were broken")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Run the demo; the exit code is 1 if a promise is broken."""
-    console = Console()
+    console = get_console()
     softmax, castling = flags.out / "softmax", flags.out / "castling"
     for folder in (softmax, castling):
         if folder.exists():
@@ -67,8 +68,9 @@ def run(flags: argparse.Namespace) -> int:
     page, *_ = write_report(runs, flags.out, "From nothing to a castled model")
     broken = broken_promises(scores[castling], scores[softmax], certificate)
     lines = [f"castled {scores[castling].shown}, softmax twin {scores[softmax].shown} of held-out digits", *broken]
-    for line in [*lines, f"the page: {page}"]:
-        console.print(line, highlight=False, soft_wrap=True)
+    say(*lines, f"the page: {page}")
+    reached = {"castled": scores[castling].value, "twin": scores[softmax].value}
+    say_json(flags, {**reached, "verdict": certificate.verdict, "broken": broken, "page": str(page)})
     return int(bool(broken))
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 import castling
-from castling.cli import HelpFormatter
-from castling.measure.plain_json import json_text
+from castling.cli import HelpFormatter, add_speech, say, say_json, say_written
 from castling.training.saved import open_model
 
 
@@ -32,7 +29,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--layers", nargs="+", metavar="NAME", help="names of attentions (default: all)")
     add("--size", type=int, metavar="PX", help="another size to look at the picture in")
     add("--out", type=Path, default=Path("explained"), metavar="DIR", help="folder for pictures and arrays")
-    add("--json", action="store_true", help="print JSON")
+    add_speech(parser, "what the network says, and what was written")
     parser.set_defaults(run=run)
 
 
@@ -43,10 +40,6 @@ def run(flags: argparse.Namespace) -> None:
     saved = open_model(flags.model, flags.checkpoint)
     found = castling.explain(saved, flags.picture, flags.at, flags.layers, flags.size)
     files = found.save(flags.out)
-    if flags.json:
-        print(json_text({**found.to_json(), "files": [str(path) for path in files]}))
-        return
-    console = Console()
-    console.print(found.said, highlight=False, markup=False, soft_wrap=True)
-    for path in files:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    say(found.said)
+    say_written(files)
+    say_json(flags, {**found.to_json(), "files": [str(path) for path in files]})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, say, say_json, say_written
 from castling.exporting import FORMATS, ExportFailed, QuantizationCard, Verification, export
 from castling.tasks.task import Batch
 from castling.workflows.exporting import find_subject, quantize_run
@@ -43,12 +45,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--weights", type=Path, metavar="FILE", help="weights of a named model (default: random)")
     add("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     add("--data", metavar="DIR", help="another place of the run's data, for --int8")
+    add_speech(parser, "what was verified, and the card of 8 bits")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Export, print what was verified, and quantise where asked to."""
-    console = Console()
+    console = get_console()
     subject = find_subject(
         flags.model, flags.size, flags.batch, flags.weights, flags.checkpoint, flags.with_branch, flags.finished
     )
@@ -66,6 +69,7 @@ def run(flags: argparse.Namespace) -> int:
     def tracked(batches: Iterable[Batch], count: int, what: str) -> Iterable[Batch]:
         return track(batches, what, total=count, console=console, transient=True)
 
+    card = None
     try:
         with console.status(f"Exporting to {out}, and comparing with PyTorch"):
             seen = export(
@@ -79,10 +83,12 @@ def run(flags: argparse.Namespace) -> int:
             )
         print_verification(seen, console)
         if flags.int8:
-            print_card(quantize_run(subject, seen, flags.data, flags.max_loss, flags.allow_slower, tracked), console)
+            card = quantize_run(subject, seen, flags.data, flags.max_loss, flags.allow_slower, tracked)
+            print_card(card, console)
     except ExportFailed as error:
         print(f"castling: {error}", file=sys.stderr)
         return 1
+    say_json(flags, {**asdict(seen), "path": str(seen.path), "int8": None if card is None else card.to_json()})
     return 0
 
 
@@ -101,8 +107,8 @@ def print_verification(seen: Verification, console: Console) -> None:
     }
     _print_table("verified", rows, console)
     if seen.num_softmax:
-        console.print("This file has softmax attention, whose cost grows with the square of the number of tokens.")
-    console.print(f"wrote {seen.path}", highlight=False, soft_wrap=True)
+        say("This file has softmax attention, whose cost grows with the square of the number of tokens.")
+    say_written([seen.path])
 
 
 def print_card(card: QuantizationCard, console: Console) -> None:
@@ -116,8 +122,7 @@ def print_card(card: QuantizationCard, console: Console) -> None:
         "layers kept in float": f"{len(card.kept_in_float)} of {card.num_layers}" + (f": {names}" if names else ""),
     }
     _print_table("in 8 bits", rows, console)
-    for path in (card.path, card.path.with_suffix(".json")):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    say_written([card.path, card.path.with_suffix(".json")])
 
 
 def _print_table(title: str, rows: dict[str, str], console: Console) -> None:

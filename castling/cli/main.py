@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.logging import RichHandler
 
+from castling.cli import begin_speaking
 from castling.training import Interrupted, TrainingFailed
 from castling_command import find_verb, make_parser
 
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(words)
     if settings:
         flags.overrides += settings
+    begin_speaking(flags)
     try:
         return flags.run(flags) or 0
     except (ValueError, OSError, ImportError) as error:

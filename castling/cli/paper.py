@@ -7,11 +7,13 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from castling.cli import add_speech, say, say_json, say_written
 from castling.measure.environment import describe_environment
 from castling.measure.plain_json import json_text
 from castling.report.paper import ROWS, Comparison, compare_with_paper
@@ -37,14 +39,16 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="Count parameters and MACs of every row of the paper that exists here, in the paper's convention.",
         epilog="Example: castling paper --json paper.json",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON as well")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="JSON into a file, or printed")
+    add_speech(parser)
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> None:
     """Print one table for each of the paper's."""
-    if flags.json and not flags.json.parent.is_dir():
-        raise FileNotFoundError(f"no folder {flags.json.parent} to write {flags.json.name} into")
+    file = None if flags.json in (None, "-") else Path(flags.json)
+    if file and not file.parent.is_dir():
+        raise FileNotFoundError(f"no folder {file.parent} to write {file.name} into")
     comparisons: list[Comparison] = []
     missing: dict[str, str] = {}
     for row in track(ROWS, "Counting"):
@@ -52,16 +56,18 @@ def run(flags: argparse.Namespace) -> None:
             comparisons += compare_with_paper([row])
         except ImportError as error:  # of an extra that its network needs
             missing[row.table] = str(error)
-    console = Console()
+    console = get_console()
     console.width = max(console.width, 100)  # numbers are never cut
     for table, group in groupby(comparisons, key=lambda found: found.table):
         _print_table(console, TITLES[table], list(group))
     for table, reason in missing.items():
-        console.print(f"{TITLES[table]}: {reason}", markup=False, highlight=False, soft_wrap=True)
-    if flags.json:
-        content = {"environment": describe_environment(), "rows": [asdict(found) for found in comparisons]}
-        flags.json.write_text(json_text(content, indent=1) + "\n")
-        console.print(f"wrote {flags.json}", highlight=False, soft_wrap=True)
+        say(f"{TITLES[table]}: {reason}")
+    content = {"environment": describe_environment(), "rows": [asdict(found) for found in comparisons]}
+    if file:
+        file.write_text(json_text(content, indent=1) + "\n")
+        say_written([file])
+    else:
+        say_json(flags, content)
 
 
 def _print_table(console: Console, title: str, comparisons: list[Comparison]) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 import timm
 import torch
+from rich import get_console
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -16,13 +17,12 @@ from castling.bench.candidates import timm_model
 from castling.bench.planner import SpeedPlan, plan_speed
 from castling.bench.results_file import command_line
 from castling.bench.subjects import build_subject, is_subject
-from castling.cli import HelpFormatter
+from castling.cli import HelpFormatter, add_speech, error_console, say, say_json
 from castling.cli.export import parse_size
 from castling.config import AttentionConfig, check_choice
 from castling.conversion import has_castling_attention
 from castling.exporting.engines import ENGINES
 from castling.measure.environment import describe_environment
-from castling.measure.plain_json import json_text
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +44,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--kernel", choices=KERNELS, default=AttentionConfig().kernel, help="kernel of castling attention")
     add("--only", nargs="+", metavar="PATTERN", help="attentions to think of, such as 'blocks.[0-3].*' (default: all)")
     add("--repeats", type=int, default=9, metavar="N", help="rounds in which candidates take turns")
-    add("--json", action="store_true", help="print the plan as JSON")
+    add_speech(parser, "the plan")
     parser.set_defaults(run=run)
 
 
@@ -57,7 +57,7 @@ def run(flags: argparse.Namespace) -> None:
     model, example = find_network(flags.model, flags.size, flags.batch)
     height, width = example.shape[-2:]
     config = AttentionConfig(kernel=flags.kernel)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=error_console(), transient=True) as progress:
         task = progress.add_task("Measuring", total=None)
         found = plan_speed(
             model,
@@ -69,12 +69,10 @@ def run(flags: argparse.Namespace) -> None:
             flags.repeats,
             lambda done, total: progress.update(task, completed=done, total=total),
         )
-    if flags.json:
-        where = {"command": command_line(), "environment": describe_environment()}
-        print(json_text({**found.to_json(), **where}, indent=2))
-        return
     title = f"{flags.model}, {flags.batch} x {height} x {width} px, {flags.engine}, "
-    print_plan(found, model, title + f"{flags.threads or torch.get_num_threads()} threads", Console())
+    print_plan(found, model, title + f"{flags.threads or torch.get_num_threads()} threads", get_console())
+    where = {"command": command_line(), "environment": describe_environment()}
+    say_json(flags, {**found.to_json(), **where})
 
 
 def find_network(name: str, size: tuple[int, int] | None, batch: int) -> tuple[nn.Module, Tensor]:
@@ -125,5 +123,4 @@ def print_plan(found: SpeedPlan, model: nn.Module, title: str, console: Console)
         lines.append("Castle them all: castling.convert(model)")
     else:
         lines.append(f"Castle these: castling.convert(model, only={list(found.chosen)})")
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(*lines)

@@ -6,12 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 
 import castling
-from castling.cli import HelpFormatter
-from castling.measure.plain_json import json_text
+from castling.cli import HelpFormatter, add_speech, error_console, say_json
 from castling.settings import from_mapping, with_overrides
 from castling.tasks.pictures import read_picture
 from castling.tasks.task import Prediction
@@ -34,8 +32,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--checkpoint", choices=("last", "best"), help="which weights of a run (default: last)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="what the task lets one choose")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at a time")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--draw", type=Path, metavar="DIR", help="write the pictures with what was seen drawn in")
+    add_speech(parser, "what was seen in each picture")
     parser.set_defaults(run=run)
 
 
@@ -44,13 +42,13 @@ def run(flags: argparse.Namespace) -> int:
     saved = castling.open(flags.model, flags.checkpoint)
     options: Any = from_mapping(saved.task.PredictConfig, with_overrides({}, flags.set))
     predictor = saved.task.predictor(saved.network.to(best_device()), options)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=error_console(), transient=True) as progress:
         bar = progress.add_task("Predicting", total=None)
         found = predictor(flags.pictures, flags.batch_size, on_batch=lambda done: progress.advance(bar, done))
     if flags.json:
         said = [prediction.to_json() for prediction in found]
-        print(json_text([entry for part in said for entry in (part if isinstance(part, list) else [part])]))
-    else:
+        say_json(flags, [entry for part in said for entry in (part if isinstance(part, list) else [part])])
+    elif not flags.quiet:
         for prediction in found:
             print(prediction.line())
     if flags.draw is not None:

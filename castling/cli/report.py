@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import Progress, track
 
+from castling.cli import add_speech, say_json, say_written
 from castling.report.run_data import RunData, read_run
 from castling.report.run_examples import examine_run
 from castling.report.run_figures import RunFigure
@@ -36,19 +38,21 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--measure-again", action="store_true", help="measure speed even if speed.json is there")
     parser.add_argument("--no-speed", action="store_true", help="do not measure speed; what is there is shown")
     parser.add_argument("--no-examples", action="store_true", help="do not let the network look at pictures again")
+    add_speech(parser, "the files, and what was measured of speed")
     parser.set_defaults(run=run)
 
 
 def run(flags: argparse.Namespace) -> None:
     """Measure the first run where needed, then write report.html and figures/."""
     first, *others = [read_run(folder) for folder in flags.runs]
-    console = Console()
+    console = get_console()
     if not flags.no_speed and not first.is_baseline:
         first = with_speed(first, console, flags.sizes, flags.measure_again)
     out = flags.out or first.folder
     examined = [] if flags.no_examples else examine(first, console, out / "figures")
-    for path in write_report([first, *others], out, flags.title, examined):
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    written = write_report([first, *others], out, flags.title, examined)
+    say_written(written)
+    say_json(flags, {"files": [str(path) for path in written], "speed": first.speed})
 
 
 def examine(run: RunData, console: Console, out: Path) -> list[RunFigure]:

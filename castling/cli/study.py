@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from castling.bench.study import Study, load_study
 from castling.bench.study_cost import forecast, roughly
+from castling.cli import add_speech, say, say_json, say_written
 from castling.extras import import_extra
-from castling.measure.plain_json import json_text
 from castling.recipes import study_names
 from castling.report.run_text import amount, duration
 from castling.report.study_comparison import to_json
@@ -41,7 +42,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings of all runs")
     add("--jobs", type=int, default=1, metavar="N", help="processes at a time, of one thread each (default: 1)")
     add("--probe", action="store_true", help="measure seconds a step of every variant, on its data, and train nothing")
-    add("--json", action="store_true", help="print what came out as JSON")
+    add_speech(parser, "what came out")
     add("--into", type=Path, nargs="+", metavar="FILE", help="write tables of recorded studies between a file's marks")
     add("--results", type=Path, default=RESULTS, metavar="DIR", help=f"folder of the CSV files (default: {RESULTS})")
     add("--test", action="store_true", help="at the end, evaluate on the test pictures: once, after all choices")
@@ -50,11 +51,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(flags: argparse.Namespace) -> int:
     """List studies, show one, or run it."""
-    console = Console(stderr=flags.json)
+    console = get_console()
     if flags.into:
         for path in flags.into:
             write_tables(path, flags.results)
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            say_written([path])
         return 0
     if flags.name is None:
         if flags.out is not None or flags.probe:
@@ -71,16 +72,14 @@ def run(flags: argparse.Namespace) -> int:
     try:
         result = run_with_progress(study, flags, console)
     except StudyInterrupted as interrupted:
-        console.print(str(interrupted), highlight=False)
+        say(str(interrupted))
         return 128 + interrupted.signum
     for name, reason in result.failed.items():
-        console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        say(f"failed: {name}: {reason}")
     if result.rows.exists():
         page, found = write_page(study, flags.out, result)
-        for path in (result.rows, result.curves, page):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-        if flags.json:
-            print(json_text(to_json(found), indent=2))
+        say_written([result.rows, result.curves, page])
+        say_json(flags, to_json(found))
     return int(bool(result.failed))
 
 

@@ -9,9 +9,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from castling.cli import add_speech, say, say_json
 from castling.measure.heap import keep_heap
 from castling.measure.metric import Metrics, headlines, with_values
 from castling.training import Recipe, RunFolder, load_recipe, train
@@ -41,6 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="go on with the run in --out where there is one of this recipe: one command that starts and restarts",
     )
+    add_speech(parser, "the summary of the run")
     parser.set_defaults(run=run)
 
 
@@ -48,12 +51,12 @@ def run(flags: argparse.Namespace) -> None:
     """Train, with a progress bar and a line per evaluation."""
     recipe, folder, resume = from_first(lambda: _what_to_train(flags))
     keep_heap()  # a step needs the memory of the step before
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of several processes speaks
-    summary = train_with_progress(recipe, folder, resume, console)
+    summary = train_with_progress(recipe, folder, resume)
     model, castled = (with_values(summary["metrics"], summary[side] or {}) for side in ("model", "castled"))
-    console.print(f"{_shown(model, castled)}; the run is in {folder}", highlight=False, soft_wrap=True)
+    say(f"{_shown(model, castled)}; the run is in {folder}")
     if castled:
-        console.print(f"next: castling castle {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+        say(f"next: castling castle {shlex.quote(str(folder))}")
+    say_json(flags, {"folder": str(folder), **summary})
 
 
 def _what_to_train(flags: argparse.Namespace) -> tuple[Recipe, Path, bool]:
@@ -78,7 +81,7 @@ def train_with_progress(
     recipe: Recipe, folder: Path, resume: bool = False, console: Console | None = None, label: str = "Training"
 ) -> dict[str, Any]:
     """Train and show it: a bar with loss and time left, and a line for each evaluation."""
-    console = console or Console()
+    console = console or get_console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(*columns, TextColumn("{task.fields[loss]}"), console=console)
     bar = progress.add_task(label, total=None, loss="")

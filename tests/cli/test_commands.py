@@ -17,6 +17,7 @@ from castling_command import VERBS, make_parser
 
 NESTED = [("bench", "attention"), ("bench", "models"), ("data", "check")]
 SUBJECTS = [*NESTED, *((name,) for name in VERBS if name not in ("bench", "data"))]
+SPEAKING = [name for name in VERBS if name not in ("bench", "data", "completion")]
 COMMAND = Path(sys.executable).with_name("castling")
 
 
@@ -67,7 +68,7 @@ def test_python_dash_m_is_the_same_command():
     words = [sys.executable, "-m", "castling", "castel"]
     result = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
-    assert "castling: error: argument VERB: invalid choice: 'castel' (choose from" in result.stderr
+    assert "castling: error: no verb 'castel': did you mean 'castle'?" in result.stderr
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
@@ -76,6 +77,32 @@ def test_help_of_a_verb_has_an_example(subject, capsys):
         main([*subject, "--help"])
     assert left.value.code == 0
     assert f"Example: castling {' '.join(subject)}" in capsys.readouterr().out
+
+
+def test_a_verb_that_is_like_none_gets_all_of_them(capsys):
+    with pytest.raises(SystemExit):
+        main(["xyz"])
+    assert f"no verb 'xyz': there are {', '.join(VERBS)}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_verbs_subjects_and_flags(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(verb in script for verb in VERBS)
+    assert all(word in script for word in ("checkpoint", "openvino", "attention", "head-dims"))
+
+
+def test_bash_takes_the_completion_and_completes(tmp_path, capsys):
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    ask = (
+        "source ./script; COMP_WORDS=(castling {}); COMP_CWORD={}; _shtab_castling; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    for words, place, wanted in (("castl", 1, "castle"), ("export --int", 2, "--int8"), ("bench mod", 2, "models")):
+        bash = ["bash", "-c", ask.format(words, place)]
+        result = subprocess.run(bash, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert wanted in result.stdout.split(), result
 
 
 def test_figures(tmp_path, capsys):
@@ -133,6 +160,34 @@ def test_models(capsys):
     assert "levit" not in shown
 
 
+def test_json_stands_alone_and_quiet_says_nothing_else(capsys):
+    assert main(["models", "castling_deit_tiny*", "--json"]) == 0
+    printed = capsys.readouterr()
+    (row,) = json.loads(printed.out)
+    assert row["name"] == "castling_deit_tiny_patch16_224"
+    assert "1.18 G" in printed.err
+    assert main(["models", "castling_deit_tiny*", "--json", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == [row]
+    assert not printed.err
+    assert main(["models", "castling_deit_tiny*", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.out + printed.err
+
+
+@pytest.mark.parametrize("subject", [("bench", "attention"), ("data", "check"), *((name,) for name in SPEAKING)])
+def test_every_verb_with_numbers_has_json_and_can_be_quiet(subject, capsys):
+    with pytest.raises(SystemExit):
+        main([*subject, "--help"])
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert "--quiet" in shown
+
+
+def test_words_have_no_colours_where_there_is_no_terminal():
+    assert "\x1b" not in run("models", "castling_deit_tiny*").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,7 +197,7 @@ def test_models(capsys):
         (("figures", "--out", "{tmp_path}/file/below"), "file"),
         (("models", "resnet"), "no model matches 'resnet'; there are castling_deit_base"),
         (("paper", "--json", "{tmp_path}/file/below"), "no folder"),
-        (("castel",), "invalid choice: 'castel'"),
+        (("castel",), "did you mean 'castle'?"),
         ((), "VERB"),
     ],
 )

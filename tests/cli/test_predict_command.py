@@ -42,7 +42,15 @@ def test_a_palette_is_kept_when_it_is_written(image, mode, tmp_path, monkeypatch
     task = SimpleNamespace(PredictConfig=SimpleNamespace, predictor=lambda network, options: predictor)
     monkeypatch.setattr(predict.castling, "open", lambda *_: SimpleNamespace(task=task, network=network))
     monkeypatch.setattr(predict, "from_mapping", lambda kind, values: None)
-    flags = {"model": tmp_path, "checkpoint": None, "set": [], "batch_size": 1, "json": False, "draw": tmp_path / "out"}
+    flags = {
+        "model": tmp_path,
+        "checkpoint": None,
+        "set": [],
+        "batch_size": 1,
+        "json": False,
+        "quiet": False,
+        "draw": tmp_path / "out",
+    }
     assert predict.run(argparse.Namespace(pictures=[str(tmp_path / "photo.png")], **flags)) == 0
     with Image.open(tmp_path / "out" / "0000-photo.png") as saved:
         assert saved.mode == mode

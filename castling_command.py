@@ -25,6 +25,7 @@ VERBS = {
     "explain": "show what a trained model attends to in a picture, and what decided",
     "plan": "find out which attentions of a network are worth castling here",
     "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
+    "publish": "write a run as a folder that transformers and timm load",
     "report": "write a run as an HTML page with figures",
     "models": "list models with parameters and MACs",
     "study": "train variants of a recipe with several seeds, and compare them",

@@ -7,6 +7,7 @@ Runs, as the command line has them:
     castling.open("runs/digits/castled").predict("scan.png")   # a run, a castled folder, or an exported file
     castling.explain("runs/digits/castled", "scan.png")        # what it attends to, and what decided
     castling.export("runs/digits", "digits.onnx")              # verified against PyTorch, or no file
+    castling.publish("runs/digits", "published/digits")        # for transformers and timm, with a card
 
 Networks of one's own:
 
@@ -33,12 +34,16 @@ from castling.conversion import (
     set_blend,
     unconvert,
 )
+from castling.hub.arrival import wait_for_transformers
 from castling.models import load_host_weights
 from castling.workflows.calls import export, open, train
 from castling.workflows.castle_run import castle_run
 from castling.workflows.explaining import explain
+from castling.workflows.publishing import publish
 
 __version__ = "0.2.0"
+
+wait_for_transformers()
 
 __all__ = [
     "AttentionConfig",
@@ -58,6 +63,7 @@ __all__ = [
     "open",
     "optimize",
     "preview",
+    "publish",
     "set_blend",
     "train",
     "unconvert",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
 
 from castling.sentences import shown as in_short
 
@@ -153,6 +153,23 @@ class AttentionConfig:
         if kernel == "softmax":
             return replace(self, kernel="softmax", aux=False, output_norm="none")
         return replace(self, kernel=cast(KernelName, kernel))
+
+    @classmethod
+    def of(cls, given: AttentionConfig | Mapping[str, Any] | None) -> AttentionConfig:
+        """What is given as it is, or its fields as plain values, as files of others have them; the default for None.
+
+        Raises:
+            ValueError: for a field that there is not.
+
+        Example:
+            >>> AttentionConfig.of({"rotary": True}).rotary
+            True
+        """
+        if isinstance(given, AttentionConfig):
+            return given
+        for name in given or {}:
+            check_choice("option of the attention", name, [one.name for one in fields(cls)])
+        return cls(**(given or {}))
 
     @classmethod
     def baseline(cls) -> AttentionConfig:

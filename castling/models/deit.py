@@ -5,6 +5,7 @@ The rows Castling-DeiT-T and -B of the ImageNet table, and DeiT with other patch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,7 @@ class CastlingVisionTransformer(VisionTransformer):
 
     Args:
         *args: arguments of timm's transformer.
-        attention: options of the attention; the authors' block where None.
+        attention: options of the attention, as plain values too; the authors' block where None.
         kernel: another kernel for it; `softmax` gives the baseline twin of the same network.
         mlp_conv_size: taps per axis of the convolution in the MLPs; 0 for none.
         **kwargs: arguments of timm's transformer.
@@ -65,7 +66,7 @@ class CastlingVisionTransformer(VisionTransformer):
     def __init__(
         self,
         *args: Any,
-        attention: AttentionConfig | None = None,
+        attention: AttentionConfig | Mapping[str, Any] | None = None,
         kernel: str | None = None,
         mlp_conv_size: int = 5,
         **kwargs: Any,
@@ -75,7 +76,7 @@ class CastlingVisionTransformer(VisionTransformer):
             raise ValueError(f"a Castling transformer does not take {', '.join(unknown)}: it has layers of its own")
         kwargs.setdefault("dynamic_img_size", True)  # position embeddings are resampled where an image needs it
         super().__init__(*args, embed_layer=NotingPatchEmbed, **kwargs)
-        config = (attention or AttentionConfig()).with_kernel(kernel)
+        config = AttentionConfig.of(attention).with_kernel(kernel)
         for block in self.blocks:
             block.attn = _castling_attention(block.attn, config, self.num_prefix_tokens)
             block.mlp = _castling_mlp(block.mlp, mlp_conv_size, self.num_prefix_tokens)

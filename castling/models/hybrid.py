@@ -6,7 +6,7 @@ convolutions and attention nothing moves in memory once a map is in that order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,9 @@ class MapTransformer(nn.Module):
         return tokens.transpose(1, 2).unflatten(-1, grid)
 
 
-def transformer_config(transformer: bool, attention: AttentionConfig | None, kernel: str | None) -> AttentionConfig:
+def transformer_config(
+    transformer: bool, attention: AttentionConfig | Mapping[str, Any] | None, kernel: str | None
+) -> AttentionConfig:
     """Options of the attention, with another kernel where one is named.
 
     Raises:
@@ -71,7 +73,7 @@ def transformer_config(transformer: bool, attention: AttentionConfig | None, ker
     """
     if not transformer and (attention is not None or kernel is not None):
         raise ValueError(f"transformer=False has no attention; got attention={attention}, kernel={kernel!r}")
-    return (attention or AttentionConfig()).with_kernel(kernel)
+    return AttentionConfig.of(attention).with_kernel(kernel)
 
 
 class HybridNet(nn.Module):

@@ -5,7 +5,7 @@ The rows Castling-LeViT-128 to -384 of the ImageNet table, and the twelve of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -119,7 +119,7 @@ class CastlingLevit(nn.Module):
         key_dim: int = 16,
         depth: tuple[int, ...] = (4, 4, 4),
         num_heads: tuple[int, ...] = (4, 8, 12),
-        design: LevitDesign | None = None,
+        design: LevitDesign | Mapping[str, Any] | None = None,
         kernel: str | None = None,
         mlp_conv_size: int = 5,
         distilled: bool = False,
@@ -129,7 +129,9 @@ class CastlingLevit(nn.Module):
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        design = design or LevitDesign()
+        if not isinstance(design, LevitDesign):
+            given = dict(design or {})
+            design = LevitDesign(**{**given, "attention": AttentionConfig.of(given.get("attention"))})
         design = replace(design, attention=design.attention.with_kernel(kernel))
         act = get_act_layer(act_layer)
         self.num_classes, self.in_chans, self.global_pool = num_classes, in_chans, global_pool

@@ -6,7 +6,7 @@ the grid attends at full resolution first and pools the sum of output and querie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -105,13 +105,13 @@ class CastlingMultiScaleVit(MultiScaleVit):
         self,
         cfg: MultiScaleVitCfg,
         *args: Any,
-        attention: AttentionConfig | None = None,
+        attention: AttentionConfig | Mapping[str, Any] | None = None,
         kernel: str | None = None,
         mlp_conv_size: int = 5,
         **kwargs: Any,
     ) -> None:
         super().__init__(replace(cfg, rel_pos_type="none"), *args, **kwargs)
-        config = (attention or AttentionConfig()).with_kernel(kernel)
+        config = AttentionConfig.of(attention).with_kernel(kernel)
         for info, (name, stage) in zip(self.feature_info, self.stages.named_children(), strict=True):
             info["module"] = f"stages.{name}"  # timm's says "block", which is no module
             stage.blocks = nn.ModuleList(CastlingMultiScaleBlock(host, config, mlp_conv_size) for host in stage.blocks)

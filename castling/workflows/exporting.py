@@ -102,18 +102,18 @@ def find_subject(
         if deployment.finish is None:
             raise ValueError(f"--finished: nothing is done to outputs of the task {saved.recipe.task}")
         network = deployment.finish(network).eval()
-    run = {"recipe": _without_places(recipe_values(saved.recipe)), "facts": saved.task.facts}
+    run = {"recipe": without_places(recipe_values(saved.recipe)), "facts": saved.task.facts}
     predicts = deployment.predicts and not finished
     metadata = describe_deployment(network, deployment, saved.recipe.task, run if predicts else None)
     return Subject(network, deployment.example, metadata, folder / "model", deployment.tolerance, saved.task)
 
 
-def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe whose files and folders are not said where they were: an exported file goes to other people."""
     found: dict[str, Any] = {}
     for key, value in recipe.items():
         is_place = isinstance(value, str) and "/" in value and key != "name"
-        found[key] = _without_places(value) if isinstance(value, dict) else Path(value).name if is_place else value
+        found[key] = without_places(value) if isinstance(value, dict) else Path(value).name if is_place else value
     return found
 
 

@@ -96,9 +96,8 @@ def test_completion_knows_verbs_subjects_and_flags(shell, capsys):
 def test_bash_takes_the_completion_and_completes(tmp_path, capsys):
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
-    ask = (
-        "source ./script; COMP_WORDS=(castling {}); COMP_CWORD={}; _shtab_castling; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    )
+    answer = "_shtab_castling; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    ask = "source ./script; COMP_WORDS=(castling {}); COMP_CWORD={}; " + answer
     for words, place, wanted in (("castl", 1, "castle"), ("export --int", 2, "--int8"), ("bench mod", 2, "models")):
         bash = ["bash", "-c", ask.format(words, place)]
         result = subprocess.run(bash, capture_output=True, text=True, cwd=tmp_path, timeout=60)

@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 OLDEST := $(VENV)-oldest
 PYTEST := pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test test-oldest lint bench clean
+.PHONY: demo check test test-oldest lint bench docs docs-serve clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/castling demo --out demo
@@ -33,11 +33,18 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# The documentation as a site in site/: a broken link or a page that is missing fails.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/attention.py
 
 clean:
-	rm -rf .venv .venv-* demo
+	rm -rf .venv .venv-* demo site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,9 @@
 """Examples in README and docs run, links point to files, and README's map names what is there."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,21 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     names: dict = {"__name__": "__main__"}  # where dataclasses and registries look for what is defined
     for block in blocks(page):
         exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_strictly_and_has_every_page(tmp_path):
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (tmp_path / "site" / page.stem / "index.html").is_file()
+    reference = (tmp_path / "site" / "reference" / "attention" / "index.html").read_text()
+    assert 'id="castling.attention.linear_angular.linear_angular_attention"' in reference
+    start = (tmp_path / "site" / "index.html").read_text()
+    assert 'href="explain/"' in start
+    assert "fonts.googleapis.com" not in start
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -23,6 +23,7 @@ VERBS = {
     "evaluate": "measure a trained model on its data",
     "predict": "let a trained model look at pictures",
     "explain": "show what a trained model attends to in a picture, and what decided",
+    "play": "show runs in the browser: what they say, cost and attend to",
     "plan": "find out which attentions of a network are worth castling here",
     "export": "write a castled model as a file for ONNX Runtime, OpenVINO or torch",
     "publish": "write a run as a folder that transformers and timm load",

@@ -133,14 +133,17 @@ def place_on(grid: Sequence[int], at: tuple[int, int], size: tuple[int, int]) ->
 
 
 def overlaid(picture: Image.Image, values: np.ndarray) -> Image.Image:
-    """A picture in grey with values over it, the largest in size at full colour: orange above zero, blue below.
+    """A picture in grey with values over it, the largest hundredth at full colour: orange above zero, blue below.
 
     Args:
         picture: the picture.
         values: `(rows, columns)` of a grid over it; each covers its part, as it is not known more finely.
     """
-    most = float(np.abs(values).max()) or 1.0
-    strength = Image.fromarray((np.abs(values) / most * 255 * OPACITY).astype(np.uint8))
+    sizes = np.abs(values)
+    most = (
+        float(np.quantile(sizes, 0.99)) or float(sizes.max()) or 1.0
+    )  # a lone peak would leave the rest without colour
+    strength = Image.fromarray((np.minimum(sizes / most, 1) * 255 * OPACITY).astype(np.uint8))
     colours = np.where((values >= 0)[..., None], WARM, COLD).astype(np.uint8)
     nearest = Image.Resampling.NEAREST
     grey = picture.convert("L").convert("RGB")

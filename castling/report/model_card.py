@@ -89,7 +89,7 @@ def write_card(card: Card) -> str:
         load = f'timm.create_model("local-dir:{card.name}", pretrained=True)'
         parts.append(_code("python", "import castling, timm", "", f"model = {load}.eval()"))
     if card.certificate is not None:
-        parts += ["## What it reached", _results(card.certificate)]
+        parts += ["## What it reached", results_markdown(card.certificate)]
     if card.labels:
         more = f", and {len(card.labels) - MOST_LABELS} more" if len(card.labels) > MOST_LABELS else ""
         parts += ["## Classes", ", ".join(card.labels[:MOST_LABELS]) + more]
@@ -102,7 +102,7 @@ def _code(language: str, *lines: str) -> str:
     return "\n".join([f"```{language}", *lines, "```"])
 
 
-def _results(certificate: Certificate) -> str:
+def results_markdown(certificate: Certificate) -> str:
     """The metrics of each network of a certificate, and its verdict."""
     shown = {name: headlines(network.metrics) for name, network in certificate.networks.items()}
     names = [metric.name for metric in next(iter(shown.values()))]

@@ -1,0 +1,214 @@
+"""What a playground shows of a run: its networks on one picture, what they say, take and attend to."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from castling.attention import branches
+from castling.conversion import castle, has_castling_attention, optimize
+from castling.conversion.twins import softmax_twin_of
+from castling.measure.memory import forecast_memory
+from castling.models.input_size import at_size, patch_size
+from castling.report.explanation import Explanation
+from castling.report.run_data import RunData, read_run
+from castling.tasks.pictures import in_channels
+from castling.tasks.prediction import PicturePredictor, open_picture
+from castling.tasks.task import Picture, Task
+from castling.training.evaluation import best_device
+from castling.training.saved import CASTLED, SavedModel, open_model
+from castling.workflows.explaining import explain, seen_picture
+
+AS_TRAINED, TWIN = "as trained", "softmax twin"
+STEP, LARGEST = 32, 1024  # pixels: of networks that do not say it, and the largest side that is offered
+ROUNDS = 3
+NUM_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one network made of a picture.
+
+    Args:
+        network: its name.
+        said: what it says, in a line; empty for one that was not trained and shows only what it costs.
+        drawn: the picture with that drawn in; None likewise.
+        milliseconds: the median time of a pass.
+        mebibytes: what weights and one pass hold at most.
+    """
+
+    network: str
+    said: str
+    drawn: Image.Image | None
+    milliseconds: float
+    mebibytes: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What all networks made of a picture.
+
+    Args:
+        looks: each network's part.
+        view: the picture as they see it.
+        agreement: how far the castled network says the same as the one that was trained; None where there is one only.
+    """
+
+    looks: Sequence[Look]
+    view: Image.Image
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class _AtSide:
+    """What depends on the side of pictures.
+
+    Args:
+        task: the task at that size.
+        plain: its networks, whose attentions can be listened to.
+        ready: the same, the castled one folded.
+        mebibytes: what each holds at most.
+    """
+
+    task: Task
+    plain: dict[str, nn.Module]
+    ready: dict[str, nn.Module]
+    mebibytes: dict[str, float]
+
+
+class Player:
+    """A run with its networks, for one person after the other.
+
+    Args:
+        folder: a run folder, or its castled folder.
+
+    Attributes:
+        name: the name of the folder.
+        run: what its folder says.
+        trained: names of the networks that say something.
+        sizes: the sides of pictures that can be asked for: smallest, largest, step, and that of training.
+
+    Raises:
+        ValueError: for a folder without a run, or a task whose pictures are not prepared one by one.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        folder = Path(folder)
+        folder = folder.parent if folder.name == CASTLED and (folder.parent / "config.yaml").is_file() else folder
+        self.folder, self.name = folder, folder.resolve().name
+        self.run: RunData = read_run(folder)
+        self.saved: SavedModel = open_model(folder)
+        self.task: Task = self.saved.task
+        if not isinstance(self.task.predictor(self.saved.network), PicturePredictor):
+            raise ValueError(f"{folder}: pictures of the task {self.saved.recipe.task} are not prepared one by one")
+        self._networks = _networks(self.saved)
+        self.trained = [name for name in self._networks if name != TWIN]
+        self._sized: dict[int, _AtSide] = {}
+        self._lock = threading.Lock()  # attentions are listened to where they stand
+        side = int(self.saved.recipe.settings.data.image_size)
+        step = (patch_size(self.saved.network) or (STEP, STEP))[0]
+        step = step if side % step == 0 else side
+        self.sizes = (min(side, max(step, side // 2 // step * step)), max(side, LARGEST // step * step), step, side)
+
+    def look(self, picture: Picture, size: int | None = None) -> Answer:
+        """Show a picture to all networks.
+
+        Args:
+            picture: a picture in any form that `predict` takes.
+            size: the side that they see it at; that of training where None.
+
+        Raises:
+            ValueError: for what is no picture, or a size that patches do not fill.
+        """
+        opened = open_picture(picture)
+        with self._lock:
+            at_side = self._at(size or self.sizes[3])
+            task, networks = at_side.task, at_side.ready
+            predictor = _predictor(task, networks[AS_TRAINED])
+            images = predictor.prepare(in_channels(opened, predictor.channels))[None].to(best_device())
+            times = _times(networks, images)
+            looks, outputs = [], {}
+            for name, network in networks.items():
+                said, drawn = "", None
+                if name in self.trained:
+                    with torch.inference_mode():
+                        outputs[name] = network(images)
+                    (prediction,) = _predictor(task, network)(opened)
+                    said = prediction.error or prediction.line().partition(": ")[2]
+                    drawn = prediction.draw(opened.convert("RGB"))
+                looks.append(Look(name, said, drawn, times[name], at_side.mebibytes[name]))
+            agreement = None
+            if CASTLED in outputs:
+                agreement = float(task.agreement(outputs[AS_TRAINED], outputs[CASTLED], {"image": images}).mean())
+            return Answer(looks, seen_picture(images[0], task), agreement)
+
+    def explain(self, picture: Picture, at: Sequence[float], size: int | None = None) -> Explanation:
+        """What the castled network, or the only one, attends to from a place.
+
+        Args:
+            picture: a picture.
+            at: shares of the width and the height.
+            size: the side that it sees it at; that of training where None.
+        """
+        with self._lock:
+            at_side = self._at(size or self.sizes[3])
+            network = at_side.plain.get(CASTLED, at_side.plain[AS_TRAINED])
+            return explain(replace(self.saved, network=network, task=at_side.task), open_picture(picture), at)
+
+    def samples(self) -> list[Image.Image]:
+        """Some validation pictures as the network sees them; none where the data is not here."""
+        try:
+            batch = next(iter(self.task.loader("val", NUM_SAMPLES)))
+        except (OSError, ValueError, StopIteration):
+            return []
+        return [seen_picture(image, self.task) for image in batch["image"]]
+
+    def _at(self, size: int) -> _AtSide:
+        """All that depends on the side of pictures, kept for the next time."""
+        if size not in self._sized:
+            task = self.task if size == self.sizes[3] else self.task.elsewhere(image_size=size)
+            resized = {name: at_size(network, size).to(best_device()) for name, network in self._networks.items()}
+            _, channels, *sides = task.deployment().example.shape
+            shape = (1, channels, *sides)
+            memory = {name: forecast_memory(partial(copy.deepcopy, one), shape) for name, one in resized.items()}
+            ready = {name: optimize(one) if name == CASTLED else one for name, one in resized.items()}
+            self._sized[size] = _AtSide(task, resized, ready, memory)
+        return self._sized[size]
+
+
+def _networks(saved: SavedModel) -> dict[str, nn.Module]:
+    """The network as it was trained, castled, and what it would cost with softmax in every place."""
+    found = {AS_TRAINED: saved.network}
+    if branches(saved.network):
+        found[CASTLED] = castle(saved.network)
+    if has_castling_attention(saved.network):
+        found[TWIN] = softmax_twin_of(saved.network)
+    return found
+
+
+def _predictor(task: Task, network: nn.Module) -> PicturePredictor:
+    found: Any = task.predictor(network)
+    return found
+
+
+@torch.inference_mode()
+def _times(networks: Mapping[str, nn.Module], images: Tensor) -> dict[str, float]:
+    """Milliseconds of a pass, the median of a few in turns; the first of each does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in networks}
+    for _ in range(1 + ROUNDS):
+        for name, network in networks.items():
+            start = time.perf_counter()
+            network(images)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: 1e3 * statistics.median(taken[1:]) for name, taken in seconds.items()}

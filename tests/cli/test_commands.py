@@ -17,7 +17,7 @@ from castling_command import VERBS, make_parser
 
 NESTED = [("bench", "attention"), ("bench", "models"), ("data", "check")]
 SUBJECTS = [*NESTED, *((name,) for name in VERBS if name not in ("bench", "data"))]
-SPEAKING = [name for name in VERBS if name not in ("bench", "data", "completion")]
+SPEAKING = [name for name in VERBS if name not in ("bench", "data", "completion", "play")]
 COMMAND = Path(sys.executable).with_name("castling")
 
 

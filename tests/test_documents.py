@@ -1,5 +1,6 @@
 """Examples in README and docs run, links point to files, and README's map names what is there."""
 
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,22 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     names: dict = {"__name__": "__main__"}  # where dataclasses and registries look for what is defined
     for block in blocks(page):
         exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "examples" / "castle_your_vit.ipynb").read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    names: dict = {"__name__": "__main__"}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    assert names["certificate"].allowed
+    assert names["certificate"].quadratic_tensors == []
+    assert names["verified"].num_softmax == 0
+    assert names["seen"].rows[0].kernel == "mean_centred"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -20,11 +21,14 @@ from castling.exporting.engines import ENGINES, on_engine
 from castling.measure import time_interleaved
 
 MODEL = "castling_deit_tiny_patch16_224"
+CENTRED: dict[str, Any] = {"kernel": "mean_centred", "output_norm": "none", "rotary": True}
 FORMS = {
     "authors": AttentionConfig(),
     "rotary": AttentionConfig(rotary=True),
+    "rotary_grid": AttentionConfig(rotary=True, local_conv="grid", local_conv_size=3),
     "rotary_rms": AttentionConfig(rotary=True, output_norm="rms"),
-    "centred_rotary": AttentionConfig(kernel="mean_centred", output_norm="none", rotary=True),
+    "centred_rotary": AttentionConfig(**CENTRED),
+    "centred_rotary_grid": AttentionConfig(**CENTRED, local_conv="grid", local_conv_size=3),
     "twin": AttentionConfig(kernel="softmax"),
     "twin_rotary": AttentionConfig(kernel="softmax", rotary=True),
 }

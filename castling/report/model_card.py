@@ -40,6 +40,7 @@ class Card:
         labels: names of the classes.
         recipe: the recipe of its run.
         timm: whether timm loads it too.
+        figures: captions of figures by their files.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Card:
     labels: Sequence[str]
     recipe: Mapping[str, Any]
     timm: bool
+    figures: Mapping[str, str]
 
 
 def write_card(card: Card) -> str:
@@ -90,6 +92,8 @@ def write_card(card: Card) -> str:
         parts.append(_code("python", "import castling, timm", "", f"model = {load}.eval()"))
     if card.certificate is not None:
         parts += ["## What it reached", results_markdown(card.certificate)]
+    for file, caption in card.figures.items():
+        parts.append(f"![{caption}]({file})\n\n{caption}")
     if card.labels:
         more = f", and {len(card.labels) - MOST_LABELS} more" if len(card.labels) > MOST_LABELS else ""
         parts += ["## Classes", ", ".join(card.labels[:MOST_LABELS]) + more]

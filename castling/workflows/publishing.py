@@ -24,6 +24,8 @@ from castling.extras import import_extra
 from castling.measure.macs import count_macs, count_parameters
 from castling.measure.plain_json import read_object
 from castling.report.model_card import Card, write_card
+from castling.report.run_data import read_run
+from castling.report.run_figures import draw_run
 from castling.tasks.networks import NetworkConfig
 from castling.training.recipe import recipe_values
 from castling.training.run_folder import write_file
@@ -93,11 +95,13 @@ def publish(
     if to.exists() and not (to / CONFIG).is_file() and (not to.is_dir() or any(to.iterdir())):
         raise ValueError(f"{to} is there already and was not published by this command; name another folder")
     timms = timm_entry(saved)
-    content = _files(run, saved, MODELS[saved.recipe.task], timms, licence, to.name)
+    figures = _figures(run.parent if run.name == CASTLED else run)
+    content = _files(run, saved, MODELS[saved.recipe.task], timms, licence, to.name, figures)
     to.parent.mkdir(parents=True, exist_ok=True)
     whole = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.parent))
     try:
         for name, data in content.items():
+            (whole / name).parent.mkdir(exist_ok=True)
             write_file(whole / name, data)
         if to.exists():
             shutil.rmtree(to)
@@ -175,8 +179,24 @@ def _without_branch(options: dict[str, Any], name: str, castled: bool) -> dict[s
     return {**options, "aux": False}
 
 
+def _figures(run: Path) -> dict[str, tuple[str, bytes]]:
+    """Figures of the training with their captions, by name; none where its folder, or matplotlib, is not here."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            drawn = draw_run([read_run(run)], Path(place))
+        except (ImportError, OSError, ValueError):
+            return {}
+        return {f"figures/{one.path.name}": (one.caption, one.path.read_bytes()) for one in drawn}
+
+
 def _files(
-    run: Path, saved: SavedModel, model: Any, timms: Mapping[str, Any], licence: str, name: str
+    run: Path,
+    saved: SavedModel,
+    model: Any,
+    timms: Mapping[str, Any],
+    licence: str,
+    name: str,
+    figures: Mapping[str, tuple[str, bytes]],
 ) -> dict[str, bytes]:
     """The folder's files by name."""
     from castling.hub.config import CastlingConfig
@@ -203,12 +223,14 @@ def _files(
         labels=facts.get("labels", []),
         recipe=recipe,
         timm=bool(timms),
+        figures={file: caption for file, (caption, _) in figures.items()},
     )
     content = {
         CONFIG: config.to_json_string(use_diff=False).encode(),
         PROCESSOR: CastlingImageProcessor(recipe, facts).to_json_string().encode(),
         WEIGHTS: save(_weights(saved.network), {"format": "pt"}),
         CARD: write_card(card).encode(),
+        **{file: data for file, (_, data) in figures.items()},
     }
     return content if certificate is None else {**content, CERTIFICATE: certificate.read_bytes()}
 

@@ -1,6 +1,7 @@
 """A published folder in transformers and timm, in fresh processes and in this one: the same outputs to the last bit."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,13 +52,10 @@ def untrained_run(folder, kind):
 def published(digits_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("published") / "digits"
     found = publish(digits_run, folder)
-    assert found.files == [
-        "README.md",
-        "certificate.json",
-        "config.json",
-        "model.safetensors",
-        "preprocessor_config.json",
-    ]
+    configs = ["config.json", "model.safetensors", "preprocessor_config.json"]
+    files = [file for file in found.files if not file.startswith("figures/")]
+    assert files == ["README.md", "certificate.json", *configs]
+    assert "figures/occupancy.png" in found.files
     assert found.timm
     return folder
 
@@ -208,6 +206,8 @@ def test_the_card_says_what_it_is(published):
     assert "pipeline_tag: image-classification" in head
     for words in ("castled: no softmax attention", "Verdict: free", "local-dir:digits", "task: classification"):
         assert words in card
+    for file in re.findall(r"\]\((figures/[^)]+)\)", card):
+        assert (published / file).read_bytes().startswith(b"\x89PNG")
     assert str(Path.cwd()) not in card + (published / "config.json").read_text()
 
 

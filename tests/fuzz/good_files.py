@@ -105,7 +105,7 @@ def pictures():
         "b.webp": encoded(color, "WEBP", lossless=True, exif=exif),
         "a.jp2": encoded(color, "JPEG2000"),
         "a.tga": encoded(color, "TGA"),
-        "a.ico": encoded(color, "ICO"),
+        "a.ico": encoded(color, "ICO", sizes=[color.size]),  # Pillow before 13 writes none below 16 x 16 by itself
     }
     if "AVIF" in Image.SAVE:
         made["a.avif"] = encoded(color, "AVIF")

@@ -43,7 +43,7 @@ class Shown(Protocol):
     network: str
     said: str
     drawn: Image.Image | None
-    milliseconds: float
+    milliseconds: float | None
     mebibytes: float
 
 
@@ -193,10 +193,11 @@ def _bars(looks: Sequence[Shown]) -> str:
         ("Memory of weights and a pass", "MiB", [one.mebibytes for one in looks]),
     ):
         parts.append(f"<h4>{title}</h4>")
+        longest = max((value for value in values if value is not None), default=1.0)
         for one, value in zip(looks, values, strict=True):
-            width = LONGEST * value / max(values)
+            width = LONGEST * (value or 0.0) / longest
             kind = "castling-bar castled" if one.network == "castled" else "castling-bar"
-            name, number = html.escape(one.network), f"{value:.3g} {unit}"
+            name, number = html.escape(one.network), "not run" if value is None else f"{value:.3g} {unit}"
             parts.append(f'<div class="{kind}"><span>{name}</span><div style="width:{width:.1f}%"></div>{number}</div>')
     return "".join(parts)
 

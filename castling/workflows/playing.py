@@ -33,6 +33,8 @@ from castling.workflows.explaining import explain, seen_picture
 AS_TRAINED, TWIN = "as trained", "softmax twin"
 STEP, LARGEST = 32, 1024  # pixels: of networks that do not say it, and the largest side that is offered
 ROUNDS = 3
+SLOW = 0.2  # seconds of a pass from which it is not repeated: somebody waits for the page
+MOST_MEMORY = 2048.0  # MiB; what would hold more is not run, as maps of N x N are soon too large for a machine
 NUM_SAMPLES = 8
 
 
@@ -44,14 +46,14 @@ class Look:
         network: its name.
         said: what it says, in a line; empty for one that was not trained and shows only what it costs.
         drawn: the picture with that drawn in; None likewise.
-        milliseconds: the median time of a pass.
+        milliseconds: the median time of a pass; None for a network that would hold too much, and was not run.
         mebibytes: what weights and one pass hold at most.
     """
 
     network: str
     said: str
     drawn: Image.Image | None
-    milliseconds: float
+    milliseconds: float | None
     mebibytes: float
 
 
@@ -137,19 +139,22 @@ class Player:
             task, networks = at_side.task, at_side.ready
             predictor = _predictor(task, networks[AS_TRAINED])
             images = predictor.prepare(in_channels(opened, predictor.channels))[None].to(best_device())
-            times = _times(networks, images)
+            small = {name: one for name, one in networks.items() if at_side.mebibytes[name] <= MOST_MEMORY}
+            times = _times(small, images)
             looks, outputs = [], {}
             for name, network in networks.items():
                 said, drawn = "", None
-                if name in self.trained:
+                if name not in small:
+                    said = f"not run: it would hold {at_side.mebibytes[name]:,.0f} MiB"
+                elif name in self.trained:
                     with torch.inference_mode():
                         outputs[name] = network(images)
                     (prediction,) = _predictor(task, network)(opened)
                     said = prediction.error or prediction.line().partition(": ")[2]
                     drawn = prediction.draw(opened.convert("RGB"))
-                looks.append(Look(name, said, drawn, times[name], at_side.mebibytes[name]))
+                looks.append(Look(name, said, drawn, times.get(name), at_side.mebibytes[name]))
             agreement = None
-            if CASTLED in outputs:
+            if AS_TRAINED in outputs and CASTLED in outputs:
                 agreement = float(task.agreement(outputs[AS_TRAINED], outputs[CASTLED], {"image": images}).mean())
             return Answer(looks, seen_picture(images[0], task), agreement)
 
@@ -204,11 +209,13 @@ def _predictor(task: Task, network: nn.Module) -> PicturePredictor:
 
 @torch.inference_mode()
 def _times(networks: Mapping[str, nn.Module], images: Tensor) -> dict[str, float]:
-    """Milliseconds of a pass, the median of a few in turns; the first of each does not count."""
+    """Milliseconds of a pass, the median of a few in turns; the first of each does not count, unless it is slow."""
     seconds: dict[str, list[float]] = {name: [] for name in networks}
     for _ in range(1 + ROUNDS):
         for name, network in networks.items():
+            if seconds[name] and seconds[name][0] > SLOW:
+                continue
             start = time.perf_counter()
             network(images)
             seconds[name].append(time.perf_counter() - start)
-    return {name: 1e3 * statistics.median(taken[1:]) for name, taken in seconds.items()}
+    return {name: 1e3 * statistics.median(taken[1:] or taken) for name, taken in seconds.items()}

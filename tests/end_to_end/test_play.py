@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from castling.workflows import playing
 from castling.workflows.playing import AS_TRAINED, TWIN, Player
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -49,6 +50,16 @@ def test_other_sizes_are_those_that_patches_fill(player):
     found = player.explain(picture(), (0.1, 0.9), 64)
     assert found.rows[0].row.shape[1:] == (16, 16)
     assert len(player.samples()) == 8
+
+
+def test_a_network_that_would_hold_too_much_is_not_run(player, monkeypatch):
+    monkeypatch.setattr(playing, "MOST_MEMORY", 1.001 * player.look(picture()).looks[1].mebibytes)
+    first, castled, _ = player.look(picture()).looks
+    assert (first.milliseconds, first.drawn) == (None, None)
+    assert first.said.startswith("not run: it would hold")
+    assert castled.milliseconds > 0
+    assert castled.drawn is not None
+    assert player.look(picture()).agreement is None
 
 
 def test_what_is_no_picture_is_said(player):

@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from castling.models.input_size import at_size, patch_size
 from castling.report.explanation import Explanation
 from castling.report.run_data import RunData, read_run
 from castling.tasks.pictures import in_channels
-from castling.tasks.prediction import PicturePredictor, open_picture
+from castling.tasks.prediction import PicturePredictor, Seen, open_picture
 from castling.tasks.task import Picture, Task
 from castling.training.evaluation import best_device
 from castling.training.saved import CASTLED, SavedModel, open_model
@@ -81,12 +81,14 @@ class _AtSide:
         plain: its networks, whose attentions can be listened to.
         ready: the same, the castled one folded.
         mebibytes: what each holds at most.
+        milliseconds: how long a pass of each took, once somebody has looked.
     """
 
     task: Task
     plain: dict[str, nn.Module]
     ready: dict[str, nn.Module]
     mebibytes: dict[str, float]
+    milliseconds: dict[str, float] = field(default_factory=dict)
 
 
 class Player:
@@ -140,16 +142,22 @@ class Player:
             predictor = _predictor(task, networks[AS_TRAINED])
             images = predictor.prepare(in_channels(opened, predictor.channels))[None].to(best_device())
             small = {name: one for name, one in networks.items() if at_side.mebibytes[name] <= MOST_MEMORY}
-            times = _times(small, images)
+            if not at_side.milliseconds:  # once for a size: pictures of one size take the same time
+                at_side.milliseconds.update(_times(small, images))
+            times = at_side.milliseconds
             looks, outputs = [], {}
             for name, network in networks.items():
                 said, drawn = "", None
                 if name not in small:
                     said = f"not run: it would hold {at_side.mebibytes[name]:,.0f} MiB"
                 elif name in self.trained:
+                    looking = _predictor(task, network)
                     with torch.inference_mode():
                         outputs[name] = network(images)
-                    (prediction,) = _predictor(task, network)(opened)
+                        if looking.network is network:
+                            (prediction,) = looking.interpret(outputs[name], [Seen("0", opened.size)])
+                        else:  # it sees something else of the picture, such as windows
+                            (prediction,) = looking(opened)
                     said = prediction.error or prediction.line().partition(": ")[2]
                     drawn = prediction.draw(opened.convert("RGB"))
                 looks.append(Look(name, said, drawn, times.get(name), at_side.mebibytes[name]))

@@ -54,6 +54,7 @@ def test_other_sizes_are_those_that_patches_fill(player):
 
 def test_a_network_that_would_hold_too_much_is_not_run(player, monkeypatch):
     monkeypatch.setattr(playing, "MOST_MEMORY", 1.001 * player.look(picture()).looks[1].mebibytes)
+    player = Player(player.folder)
     first, castled, _ = player.look(picture()).looks
     assert (first.milliseconds, first.drawn) == (None, None)
     assert first.said.startswith("not run: it would hold")

@@ -92,7 +92,7 @@ def publish(
         )
     if saved.recipe.task not in MODELS:
         raise ValueError(f"transformers has models for {', '.join(MODELS)}; {run} is of the task {saved.recipe.task!r}")
-    if to.exists() and not (to / CONFIG).is_file() and (not to.is_dir() or any(to.iterdir())):
+    if to.exists() and not _was_published(to) and (not to.is_dir() or any(to.iterdir())):
         raise ValueError(f"{to} is there already and was not published by this command; name another folder")
     timms = timm_entry(saved)
     figures = _figures(run.parent if run.name == CASTLED else run)
@@ -127,6 +127,14 @@ def upload(folder: Path | str, repository: str) -> str:
     return str(found)
 
 
+def _was_published(folder: Path) -> bool:
+    """Whether a folder holds a network of ours: others have a `config.json` as well, and are not to be replaced."""
+    try:
+        return read_object(folder / CONFIG).get("model_type") == "castling"
+    except (OSError, ValueError):
+        return False
+
+
 def timm_entry(saved: SavedModel) -> dict[str, Any]:
     """What timm needs in `config.json` to make the network by itself; empty for one that it does not make.
 
@@ -143,23 +151,24 @@ def timm_entry(saved: SavedModel) -> dict[str, Any]:
         options = getattr(model, name)
         if options is not None or (is_castled(network) and name == _options_of(model.name)):
             ours[name] = _without_branch(asdict(options) if options is not None else {}, name, is_castled(network))
-    head = {"num_classes": len(saved.task.facts["labels"]), "in_chans": data.channels}
     given = {name: value for name, value in ours.items() if value is not None}
+    labels = saved.task.facts["labels"]
     cfg = {
         "input_size": [data.channels, data.image_size, data.image_size],
         "mean": list(data.mean),
         "std": list(data.std),
         "interpolation": data.interpolation,
         "crop_pct": data.crop_share,
-        "num_classes": head["num_classes"],
-        "label_names": saved.task.facts["labels"],
+        "num_classes": len(labels),
+        "label_names": labels,
         "first_conv": network.pretrained_cfg.get("first_conv"),
         "classifier": network.pretrained_cfg.get("classifier"),
     }
     return {
         "architecture": model.name,
-        **{"num_classes": head["num_classes"], "num_features": network.num_features},
-        "model_args": {"in_chans": head["in_chans"], **given, **model.options},
+        "num_classes": len(labels),
+        "num_features": network.num_features,
+        "model_args": {"in_chans": data.channels, **given, **model.options},
         "pretrained_cfg": cfg,
     }
 

@@ -216,7 +216,10 @@ def test_a_folder_is_replaced_whole_and_others_are_left_alone(digits_run, publis
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     with pytest.raises(ValueError, match="was not published by this command"):
         publish(digits_run, tmp_path / "mine")
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "vit"}')  # as any network of transformers has one
+    with pytest.raises(ValueError, match="was not published by this command"):
+        publish(digits_run, tmp_path / "mine")
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["config.json", "thesis.txt"]
     publish(digits_run, tmp_path / "digits")
     publish(digits_run, tmp_path / "digits", licence="mit")
     assert "license: mit" in (tmp_path / "digits" / "README.md").read_text()

@@ -36,7 +36,13 @@ CONVERTED = Linearization().attention
 
 
 def measure(
-    recipe: str, overrides: list[str], attention: AttentionConfig, sizes: list[int], seed: int, folder: Path
+    recipe: str,
+    overrides: list[str],
+    attention: AttentionConfig,
+    train_sizes: list[int],
+    sizes: list[int],
+    seed: int,
+    folder: Path,
 ) -> list[dict[str, Any]]:
     """A row for each size: top-1 of the original, of the conversion, castled or not, and of the same from scratch."""
     seeded = [HELD_OUT, *overrides, f"seed={seed}"]
@@ -47,7 +53,7 @@ def measure(
     train(host, folder / "host", resume=(folder / "host" / "config.yaml").is_file())
 
     original = find_original(str(folder / "host"))
-    settings = Linearization(("finetune",), (budget,), attention=attention)
+    settings = Linearization(("finetune",), (budget,), attention=attention, train_sizes=tuple(train_sizes))
     converted, _, _ = convert_network(original, folder / "converted", settings, train, tolerance=100.0)
     quarter = open_model(converted)
     scratch = load_recipe(recipe, [*seeded, *from_scratch(host, budget, attention)])
@@ -65,6 +71,7 @@ def measure(
                 "recipe": recipe,
                 "seed": seed,
                 "attention": json.dumps(changes(attention)),
+                "train_sizes": " ".join(map(str, train_sizes)),
                 "size": size,
                 **cost("original", folder / "host"),
                 **cost("conversion", converted),
@@ -105,6 +112,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and results")
     parser.add_argument("--attention", nargs="*", default=[], metavar="KEY=VALUE", help="options of castling attention")
+    parser.add_argument("--train-size", type=int, nargs="*", default=[], metavar="PX", help="of the conversion")
     parser.add_argument("--sizes", type=int, nargs="*", default=[], metavar="PX", help="other sizes to measure at")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     flags = parser.parse_args()
@@ -113,7 +121,7 @@ def main() -> None:
     rows = []
     for seed in flags.seeds:
         folder = flags.out / f"seed{seed}"
-        for row in measure(flags.recipe, flags.overrides, attention, flags.sizes, seed, folder):
+        for row in measure(flags.recipe, flags.overrides, attention, flags.train_size, flags.sizes, seed, folder):
             append_row(path, row)
             rows.append(row)
             print(row, flush=True)

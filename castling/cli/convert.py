@@ -62,7 +62,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--aux", action="store_true", help="with the auxiliary branch, whose threshold closes in the last stage")
     add("--threshold", type=float, default=AttentionConfig().threshold, metavar="X", help="where it begins, for --aux")
     add("--teacher", choices=("self", "none"), default="self", help="whom finetune follows: the original or nobody")
-    add("--train-size", type=int, metavar="PX", help="picture size of the last stage: that of use")
+    add(
+        "--train-size",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="PX",
+        help="picture size of the last stage: that of use; of several, one is drawn for each batch",
+    )
     add("--sizes", type=int, nargs="+", default=[], metavar="PX", help="other picture sizes to measure at")
     add("--tolerance", type=float, default=0.5, metavar="X", help="largest loss: points of a percentage, or its unit")
     add_speech(parser, "the certificate")
@@ -89,7 +96,7 @@ def run(flags: argparse.Namespace) -> int:
             local_conv_size=3 if flags.local_conv == "grid" else AttentionConfig().local_conv_size,
         ),
         follow=flags.teacher == "self",
-        train_size=flags.train_size,
+        train_sizes=tuple(flags.train_size),
     )
     overrides = [*flags.overrides, *([] if flags.data is None else [f"data.root={flags.data}"])]
 
@@ -102,8 +109,8 @@ def run(flags: argparse.Namespace) -> int:
     if certificate is None:
         return 0
     print_certificate(certificate, console)
-    trained_at = flags.train_size or original.recipe.settings.data.image_size
-    if flags.local_conv == "tokens" and set(flags.sizes) - {trained_at}:
+    trained_at = flags.train_size or [original.recipe.settings.data.image_size]
+    if flags.local_conv == "tokens" and set(flags.sizes) - {*trained_at}:
         say("The filter along the tokens learned the rows of one picture size: see --local-conv grid.")
     say_json(flags, certificate.to_json())
     code = say_allowed(folder, castled)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from timm.data import create_transform
 from timm.data.auto_augment import posterize
@@ -65,6 +66,30 @@ class PictureConfig:
 
 
 @dataclass(frozen=True)
+class ManySizesConfig(PictureConfig):
+    """The same, of a task whose training may show pictures at several sizes.
+
+    Args:
+        sizes: sides that training batches are resized to, one of them in each step; none for `image_size` alone, which
+            is that of evaluation.
+
+    Raises:
+        ValueError: as for `PictureConfig`, or for a side below 1.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.sizes, default=1) < 1:
+            raise ValueError(f"sizes must be at least 1; got {self.sizes}")
+
+    def at_largest(self) -> Self:
+        """As training pictures are read, before they are resized."""
+        return replace(self, image_size=max(self.sizes, default=self.image_size))
+
+
+@dataclass(frozen=True)
 class VariationConfig:
     """How training pictures are varied; the defaults are DeiT's.
 
@@ -104,6 +129,19 @@ class VariationConfig:
                 "auto_augment must be a policy of timm's, such as 'rand-m9-mstd0.5-inc1', 'augmix-m5' or 'original'; "
                 f"got {self.auto_augment!r}"
             ) from error
+
+
+def at_one_of(images: Tensor, sides: Sequence[int], step: int) -> Tensor:
+    """Square pictures at one of the sides, which the step of training decides; as they are where there are none.
+
+    Example:
+        >>> [at_one_of(torch.zeros(1, 3, 8, 8), (4, 6), step).shape[-1] for step in range(4)]
+        [6, 4, 6, 6]
+    """
+    side = int(np.random.default_rng(step).choice(sides or images.shape[-1:]))
+    if side == images.shape[-1]:
+        return images
+    return F.interpolate(images, (side, side), mode="bilinear", antialias=True)
 
 
 def train_transform(data: PictureConfig, vary: VariationConfig) -> Callable[[Image.Image], Tensor]:

@@ -44,7 +44,8 @@ class Linearization:
         only: attentions to convert, or patterns; None for all.
         attention: castling attention. With an auxiliary branch, its threshold closes in the last stage.
         follow: whether the stage `finetune` follows the original's outputs too.
-        train_size: the picture size of the last stage; that of the original where None.
+        train_sizes: picture sizes of the last stage, of which each step has one; the first is that of its
+            evaluation. That of the original where there are none.
 
     Raises:
         ValueError: for unknown or unordered stages, or epochs that do not fit them.
@@ -56,7 +57,7 @@ class Linearization:
     only: tuple[str, ...] | None = None
     attention: AttentionConfig = AttentionConfig(aux=False)  # noqa: RUF009 - frozen
     follow: bool = True
-    train_size: int | None = None
+    train_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -85,14 +86,21 @@ def stage_recipes(base: Recipe, folder: Path, settings: Linearization, overrides
     weights = None if is_huggingface(base.settings.model.name) else str(folder / ORIGINAL)
     for stage, epochs in zip(settings.stages, settings.epochs, strict=True):
         last = stage == settings.stages[-1]
-        size = settings.train_size if last else None
+        sizes = settings.train_sizes if last else ()
+        size = sizes[0] if sizes else None
         convert = ConvertConfig(
             attention=settings.attention,
             only=None if settings.only is None else list(settings.only),
             start=None if before is None else str(folder / before / RESULT),
         )
         model = replace(base.settings.model, weights=weights, convert=convert, input_size=size)
-        data = base.settings.data if size is None else replace(base.settings.data, image_size=size)
+        data = base.settings.data
+        if size is not None:
+            data = replace(data, image_size=size)
+        if len(sizes) > 1:
+            if not hasattr(data, "sizes"):
+                raise ValueError(f"{base.task} is trained at one picture size; got {', '.join(map(str, sizes))}")
+            data = replace(data, sizes=sizes)
         moves = stage != "attention" and before in (None, "attention")
         training = _training(base.training, epochs, settings, moves, last)
         sections = replace(base.settings, model=model, data=data)

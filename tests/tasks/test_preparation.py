@@ -6,7 +6,14 @@ from timm.data import create_transform
 
 from castling.tasks.batches import seeded
 from castling.tasks.pictures import MODES
-from castling.tasks.preparation import PictureConfig, VariationConfig, eval_transform, in_two_steps, train_transform
+from castling.tasks.preparation import (
+    ManySizesConfig,
+    PictureConfig,
+    VariationConfig,
+    eval_transform,
+    in_two_steps,
+    train_transform,
+)
 
 OFF = {"crop_scale": None, "flip": 0, "color_jitter": 0, "auto_augment": None, "erasing": 0}
 GREY = PictureConfig(image_size=8, channels=1, mean=(0.0,), std=(1.0,), crop_share=1.0)
@@ -89,6 +96,11 @@ def test_empty_example_and_plain_values_for_use_elsewhere():
 def test_picture_settings_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         PictureConfig(**options)
+
+
+def test_sizes_of_training_are_checked():
+    with pytest.raises(ValueError, match=r"sizes must be at least 1; got \(32, 0\)"):
+        ManySizesConfig(sizes=(32, 0))
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,23 @@ def test_the_branch_closes_in_the_last_stage_alone():
 
 
 def test_the_last_stage_has_the_size_of_use():
-    first, *_, last = stage_recipes(parse_recipe(HOST), Path("out"), Linearization(train_size=384))
+    first, *_, last = stage_recipes(parse_recipe(HOST), Path("out"), Linearization(train_sizes=(384,)))
+    assert last.settings.data.sizes == ()
     assert (first.settings.data.image_size, first.settings.model.input_size) == (224, None)
     assert (last.settings.data.image_size, last.settings.model.input_size) == (384, 384)
+
+
+def test_the_last_stage_has_all_sizes_of_use():
+    first, *_, last = stage_recipes(parse_recipe(HOST), Path("out"), Linearization(train_sizes=(224, 384)))
+    assert (first.settings.data.sizes, first.settings.model.input_size) == ((), None)
+    assert (last.settings.data.image_size, last.settings.data.sizes) == (224, (224, 384))
+    assert last.settings.model.input_size == 224
+
+
+def test_a_task_with_one_size_is_refused_several():
+    host = parse_recipe({"task": "segmentation", "model": {"name": "vit_tiny_patch16_224"}, "data": {"root": "x"}})
+    with pytest.raises(ValueError, match="segmentation is trained at one picture size; got 224, 384"):
+        stage_recipes(host, Path("out"), Linearization(("features",), (1,), train_sizes=(224, 384)))
 
 
 def test_nobody_is_followed_on_request():

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from castling.tasks.held_out import check_share
 from castling.tasks.picture_sources import LabelledSource, SourceName, open_source
-from castling.tasks.preparation import PictureConfig, VariationConfig
+from castling.tasks.preparation import ManySizesConfig, VariationConfig
 
 
 @dataclass(frozen=True)
-class DataConfig(PictureConfig):
+class DataConfig(ManySizesConfig):
     """Where pictures come from; what the network sees of them is that of every task.
 
     Args:
@@ -29,7 +29,7 @@ class DataConfig(PictureConfig):
             data's own, which is then not opened; 0 for the data's own.
 
     Raises:
-        ValueError: as for `PictureConfig`, or for a share outside [0, 1).
+        ValueError: as for `ManySizesConfig`, or for a share outside [0, 1).
     """
 
     source: SourceName = "digits"

@@ -27,8 +27,8 @@ from castling.tasks.networks import NetworkConfig, make_network, network_facts, 
 from castling.tasks.picture_sources import LabelledSource
 from castling.tasks.pictures import PictureLoader, Pictures, Source
 from castling.tasks.prediction import PicturePredictor
-from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
-from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
+from castling.tasks.preparation import at_one_of, eval_transform, in_two_steps, train_transform
+from castling.tasks.task import Batch, Deployment, Facts, Losses, Moment, Task
 
 CALIBRATION_BATCH = 32
 
@@ -125,7 +125,7 @@ class Classification(Task):
         parts: int = 1,
         workers: int = 0,
     ) -> PictureLoader:
-        """Batches of a split, as the interface says.
+        """Batches of a split, as the interface says; in training at the largest of all sizes.
 
         Raises:
             ValueError: for parts of batches that mixup cannot pair.
@@ -140,7 +140,7 @@ class Classification(Task):
                 f"mixup pairs pictures, but {parts * shard.num_shards} parts of batch_size {batch_size} are odd; "
                 "choose another, or set augment.mixup=0 and augment.cutmix=0"
             )
-        transform, finish = in_two_steps(train_transform(data, augment))
+        transform, finish = in_two_steps(train_transform(data.at_largest(), augment))
         pictures = Pictures(source, Labelled(transform), data.channels, seed)
         batches = EpochBatches(len(source), batch_size, seed, shard, parts, augment.repeats)
         return PictureLoader(pictures, batches, workers, finish=finish)
@@ -152,6 +152,10 @@ class Classification(Task):
         if not (augment.mixup > 0 or augment.cutmix > 0):
             return None
         return Mixup(augment.mixup, augment.cutmix, label_smoothing=self.config.smoothing, num_classes=len(self.labels))
+
+    def at_moment(self, batch: Batch, moment: Moment) -> Batch:
+        """At one of the sizes, which its step decides."""
+        return {**batch, "image": at_one_of(batch["image"], self.config.data.sizes, moment.step)}
 
     def losses(self, network: nn.Module, batch: Batch) -> Losses:
         """The loss by labels, and by the teacher where there is one."""

@@ -37,7 +37,8 @@ class DetectionData:
         val_annotations: the same for evaluation.
         val_pictures: the same for evaluation.
         labels: the classes of VOC's files, in order; by default those that training files name.
-        sizes: other sides that training batches may be resized to, for training at many scales.
+        sizes: sides that training batches are resized to, one of them in each step; none for `image_size` alone, which
+            is that of evaluation.
         mean: the mean of the normalisation, one number per channel.
         std: the standard deviation of the normalisation.
         interpolation: the interpolation of resizing.

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, cast
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
@@ -37,6 +35,7 @@ from castling.tasks.held_out import Part, open_splits, whole_of
 from castling.tasks.networks import NetworkConfig, make_network, network_facts, start_network
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
+from castling.tasks.preparation import at_one_of
 from castling.tasks.task import Batch, Deployment, Facts, Losses, Moment, Task
 
 CALIBRATION_BATCH = 32
@@ -138,9 +137,9 @@ class Detection(Task):
 
     def at_moment(self, batch: Batch, moment: Moment) -> Batch:
         """At one of the sizes, which its step decides, and with the way to assign boxes."""
-        sizes = self.config.data.sizes
-        if sizes:
-            batch = at_size(batch, int(np.random.default_rng(moment.step).choice(sizes)))
+        sizes, images = self.config.data.sizes, batch["image"]
+        resized = at_one_of(images, sizes, moment.step)
+        batch = {**batch, "image": resized, "boxes": batch["boxes"] * (resized.shape[-1] / images.shape[-1])}
         dynamic = moment.step >= self.config.static_share * moment.num_steps
         return {**batch, "assigner": "task_aligned" if dynamic else "atss"}
 
@@ -190,21 +189,6 @@ class Detection(Task):
             picture for batch in batches for picture in judge(self.forward(network, batch), batch, self.config.select)
         ]
         return examine(pictures, self.sources["val"], self.labels)
-
-
-def at_size(batch: Batch, side: int) -> Batch:
-    """A batch of square pictures and their boxes at another size.
-
-    Example:
-        >>> batch = at_size({"image": torch.zeros(1, 3, 64, 64), "boxes": torch.full((1, 1, 4), 8.0)}, 32)
-        >>> batch["image"].shape, batch["boxes"].tolist()
-        (torch.Size([1, 3, 32, 32]), [[[4.0, 4.0, 4.0, 4.0]]])
-    """
-    images, before = batch["image"], batch["image"].shape[-1]
-    if side == before:
-        return batch
-    resized = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
-    return {**batch, "image": resized, "boxes": batch["boxes"] * (side / before)}
 
 
 def shared_objects(one: Found, other: Found, overlap: float = 0.5) -> float:

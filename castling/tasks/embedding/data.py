@@ -9,11 +9,11 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from castling.tasks.preparation import PictureConfig, VariationConfig
+from castling.tasks.preparation import ManySizesConfig, VariationConfig
 
 
 @dataclass(frozen=True)
-class FolderConfig(PictureConfig):
+class FolderConfig(ManySizesConfig):
     """A folder of pictures, in any order and depth.
 
     Args:
@@ -21,7 +21,7 @@ class FolderConfig(PictureConfig):
             for `val`); otherwise a tenth of its pictures, chosen by their names, is kept for evaluation.
 
     Raises:
-        ValueError: as for `PictureConfig`.
+        ValueError: as for `ManySizesConfig`.
     """
 
     root: str | None = None

@@ -23,8 +23,8 @@ from castling.tasks.networks import NetworkConfig, head_width, make_network, net
 from castling.tasks.picture_folders import FolderPictures, open_folder
 from castling.tasks.pictures import PictureLoader, Pictures
 from castling.tasks.prediction import PicturePredictor
-from castling.tasks.preparation import eval_transform, in_two_steps, train_transform
-from castling.tasks.task import Batch, Deployment, Facts, Losses, Task
+from castling.tasks.preparation import at_one_of, eval_transform, in_two_steps, train_transform
+from castling.tasks.task import Batch, Deployment, Facts, Losses, Moment, Task
 
 CALIBRATION_BATCH = 32
 
@@ -86,13 +86,17 @@ class Embedding(Task):
         parts: int = 1,
         workers: int = 0,
     ) -> PictureLoader:
-        """Batches of a split, as the interface says."""
+        """Batches of a split, as the interface says; in training at the largest of all sizes."""
         data, source = self.config.data, self.sources[split]
-        whole = eval_transform(data) if seed is None else train_transform(data, self.config.augment)
+        whole = eval_transform(data) if seed is None else train_transform(data.at_largest(), self.config.augment)
         transform, finish = in_two_steps(whole)
         pictures = Pictures(source, ImageOnly(transform), data.channels, seed)
         batches = EpochBatches(len(source), batch_size, seed, shard, parts)
         return PictureLoader(pictures, batches, workers, finish=finish)
+
+    def at_moment(self, batch: Batch, moment: Moment) -> Batch:
+        """At one of the sizes, which its step decides."""
+        return {**batch, "image": at_one_of(batch["image"], self.config.data.sizes, moment.step)}
 
     def losses(self, network: nn.Module, batch: Batch) -> Losses:
         """How far the outputs are from the original's."""

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from castling.tasks.classification.metrics import Accuracy
 from castling.tasks.classification.predict import LabelOptions
 from castling.tasks.classification.task import Classification, ClassificationConfig
 from castling.tasks.networks import NetworkConfig
+from castling.tasks.task import Moment
 
 
 def evaluate(task, network, *loaders):
@@ -35,6 +37,23 @@ def test_labels_and_counts_come_from_the_data(data):
     assert [task.loader(split, 4).num_examples for split in ("train", "val")] == [12, 6]
     assert json.loads(json.dumps(task.facts)) == {"labels": CLASSES}
     assert task.build_network()(data.example()).shape == (1, 3)
+
+
+def test_the_step_decides_the_size_of_training_pictures(data):
+    task = make_task(replace(data, image_size=32, sizes=(16, 32, 48)))
+    batch = next(iter(task.loader("train", 4, seed=0)))
+    assert batch["image"].shape[-1] == 48  # read at the largest
+    seen = [task.at_moment(batch, Moment(step, 30))["image"] for step in range(30)]
+    assert {images.shape[-1] for images in seen} == {16, 32, 48}
+    assert torch.equal(task.at_moment(batch, Moment(3, 30))["image"], seen[3])
+    assert next(iter(task.loader("val", 4)))["image"].shape[-1] == 32  # evaluation has its own
+    assert task.deployment().example.shape[-1] == 32
+
+
+def test_without_sizes_training_pictures_stay_as_they_are(data):
+    task = make_task(data)
+    batch = next(iter(task.loader("train", 4, seed=0)))
+    assert task.at_moment(batch, Moment(3, 30))["image"] is batch["image"]
 
 
 def test_rebuilt_network_needs_neither_data_nor_starting_weights_nor_a_teacher(data, tmp_path):

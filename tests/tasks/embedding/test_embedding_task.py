@@ -17,6 +17,7 @@ from castling.tasks.embedding.data import FolderConfig
 from castling.tasks.embedding.task import Embedding, EmbeddingConfig
 from castling.tasks.imitation import Imitation
 from castling.tasks.networks import ConvertConfig, NetworkConfig
+from castling.tasks.task import Moment
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 NAME = "vit_tiny_patch16_224"
@@ -132,6 +133,15 @@ def test_rebuilt_network_needs_neither_pictures_nor_starting_weights(task, confi
     network.load_state_dict(started.state_dict())
     assert again.original is None
     assert again.deployment().example.shape == (1, 3, 32, 32)
+
+
+def test_the_original_is_followed_at_several_sizes(config):
+    task = Embedding(replace(config, data=replace(config.data, sizes=(32, 48))))
+    network = task.build_network(training=True).eval()
+    batch = next(iter(task.loader("train", batch_size=4, seed=0)))
+    seen = [task.at_moment(batch, Moment(step, 8)) for step in range(8)]
+    assert {moment["image"].shape[-1] for moment in seen} == {32, 48}
+    assert all(float(task.losses(network, moment).total.detach()) < 1e-9 for moment in seen)
 
 
 def test_loader_varies_pictures_in_training_alone(task):

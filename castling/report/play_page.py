@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,7 +51,6 @@ class Answered(Protocol):
     """What all networks made of it."""
 
     looks: Sequence[Any]
-    view: Image.Image
     agreement: float | None
 
 
@@ -63,8 +62,11 @@ class Played(Protocol):
     trained: list[str]
     sizes: tuple[int, int, int, int]
 
-    def look(self, picture: Any, size: int | None = None) -> Any:
-        """Show a picture to all networks."""
+    def view(self, picture: Any, size: int | None = None) -> Image.Image:
+        """The picture as the networks see it."""
+
+    def looks(self, picture: Any, size: int | None = None) -> Iterator[Any]:
+        """Show a picture to all networks, one after the other."""
 
     def explain(self, picture: Any, at: Sequence[float], size: int | None = None) -> Explanation:
         """What is attended to from a place."""
@@ -130,20 +132,25 @@ def _tab(gradio: Any, player: Played) -> None:
     with gradio.Accordion("Masks over training, and the certificate", open=False):
         _about(gradio, player.run)
 
-    nothing = [None] * (len(drawn) + 1)
+    nothing = [None] * len(drawn)
 
-    def look(path: Any, pixels: float) -> tuple[Any, ...]:
-        if path is None:
-            return NO_PICTURE, "", *nothing
+    def show(path: Any, pixels: float) -> Any:
         try:
-            answer = player.look(path, int(pixels))
+            return None if path is None else _large(player.view(path, int(pixels)))
+        except Exception:  # decoders raise whatever they like, and `look` says it
+            return None
+
+    def look(path: Any, pixels: float) -> Iterator[tuple[Any, ...]]:
+        if path is None:
+            yield NO_PICTURE, "", *nothing
+            return
+        try:
+            for answer in player.looks(path, int(pixels)):
+                drawings = {one.network: one.drawn for one in answer.looks}
+                yield _words(answer), _bars(answer.looks), *(drawings[name] for name in player.trained)
         except Exception as error:  # decoders raise whatever they like
             logger.info("%s: %s", path, one_line(error))
-            return f"**This cannot be shown:** {one_line(error)}", "", *nothing
-        shown = {one.network: one.drawn for one in answer.looks}
-        times = -(-LEAST_SIDE // max(answer.view.size))
-        view = answer.view.resize((answer.view.width * times, answer.view.height * times), Image.Resampling.NEAREST)
-        return _words(answer), _bars(answer.looks), *(shown[name] for name in player.trained), view
+            yield f"**This cannot be shown:** {one_line(error)}", "", *nothing
 
     def attend(path: Any, pixels: float, at: tuple[float, float]) -> tuple[Any, Any]:
         if path is None:
@@ -163,14 +170,22 @@ def _tab(gradio: Any, player: Played) -> None:
 
     clicked.__annotations__ = {"event": gradio.SelectData}  # which is how gradio knows that the event is wanted
     asked = lambda path, pixels, x, y: ((x, y), *attend(path, pixels, (x, y)))  # noqa: E731
-    answers, rows = [said, bars, *drawn, view], [attention, relevance]
-    looking: dict[str, Any] = {"fn": look, "inputs": [picture, size], "outputs": answers}
+    rows = [attention, relevance]
+    showing: dict[str, Any] = {"fn": show, "inputs": [picture, size], "outputs": view}
+    looking: dict[str, Any] = {"fn": look, "inputs": [picture, size], "outputs": [said, bars, *drawn]}
     attending: dict[str, Any] = {"fn": attend, "inputs": [picture, size, place], "outputs": rows}
-    file.change(lambda path: path, file, picture).then(**looking).then(**attending)
-    sample.change(_chosen(samples), sample, picture).then(**looking).then(**attending)
-    size.release(**looking).then(**attending)
+    chosen = file.change(lambda path: path, file, picture), sample.change(_chosen(samples), sample, picture)
+    for given in (*(event.then for event in chosen), size.release):
+        for what in (showing, looking, attending):
+            given(**what)
     view.select(clicked, [picture, size, view], [place, across, down, *rows])
     ask.click(asked, [picture, size, across, down], [place, *rows])
+
+
+def _large(view: Image.Image) -> Image.Image:
+    """A picture that is large enough to be clicked."""
+    times = -(-LEAST_SIDE // max(view.size))
+    return view.resize((view.width * times, view.height * times), Image.Resampling.NEAREST)
 
 
 def _chosen(samples: Sequence[Image.Image]) -> Callable[[str | None], Image.Image | None]:
@@ -197,7 +212,7 @@ def _bars(looks: Sequence[Shown]) -> str:
         for one, value in zip(looks, values, strict=True):
             width = LONGEST * (value or 0.0) / longest
             kind = "castling-bar castled" if one.network == "castled" else "castling-bar"
-            name, number = html.escape(one.network), "not run" if value is None else f"{value:.3g} {unit}"
+            name, number = html.escape(one.network), "-" if value is None else f"{value:.3g} {unit}"
             parts.append(f'<div class="{kind}"><span>{name}</span><div style="width:{width:.1f}%"></div>{number}</div>')
     return "".join(parts)
 

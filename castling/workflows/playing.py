@@ -6,7 +6,7 @@ import copy
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,17 +20,19 @@ from castling.attention import branches
 from castling.conversion import castle, has_castling_attention, optimize
 from castling.conversion.twins import softmax_twin_of
 from castling.measure.memory import forecast_memory
+from castling.measure.trees import Tree, finite_examples
 from castling.models.input_size import at_size, patch_size
 from castling.report.explanation import Explanation
 from castling.report.run_data import RunData, read_run
 from castling.tasks.pictures import in_channels
-from castling.tasks.prediction import PicturePredictor, Seen, open_picture
+from castling.tasks.prediction import NOT_FINITE, Failed, PicturePredictor, Seen, open_picture
 from castling.tasks.task import Picture, Task
 from castling.training.evaluation import best_device
 from castling.training.saved import CASTLED, SavedModel, open_model
 from castling.workflows.explaining import explain, seen_picture
 
 AS_TRAINED, TWIN = "as trained", "softmax twin"
+WAITING = "…"
 STEP, LARGEST = 32, 1024  # pixels: of networks that do not say it, and the largest side that is offered
 ROUNDS = 3
 SLOW = 0.2  # seconds of a pass from which it is not repeated: somebody waits for the page
@@ -46,7 +48,8 @@ class Look:
         network: its name.
         said: what it says, in a line; empty for one that was not trained and shows only what it costs.
         drawn: the picture with that drawn in; None likewise.
-        milliseconds: the median time of a pass; None for a network that would hold too much, and was not run.
+        milliseconds: the median time of a pass; None as long as it is not known, and for a network that would hold too
+            much and was not run.
         mebibytes: what weights and one pass hold at most.
     """
 
@@ -63,12 +66,11 @@ class Answer:
 
     Args:
         looks: each network's part.
-        view: the picture as they see it.
-        agreement: how far the castled network says the same as the one that was trained; None where there is one only.
+        agreement: how far the castled network says the same as the one that was trained; None as long as both were not
+            asked, and where there is one only.
     """
 
     looks: Sequence[Look]
-    view: Image.Image
     agreement: float | None
 
 
@@ -89,6 +91,11 @@ class _AtSide:
     ready: dict[str, nn.Module]
     mebibytes: dict[str, float]
     milliseconds: dict[str, float] = field(default_factory=dict)
+
+    def prepare(self, picture: Image.Image) -> Tensor:
+        """The networks' input `(1, C, H, W)`."""
+        predictor = _predictor(self.task, self.ready[AS_TRAINED])
+        return predictor.prepare(in_channels(picture, predictor.channels))[None].to(best_device())
 
 
 class Player:
@@ -125,6 +132,11 @@ class Player:
         step = step if side % step == 0 else side
         self.sizes = (min(side, max(step, side // 2 // step * step)), max(side, LARGEST // step * step), step, side)
 
+    def view(self, picture: Picture, size: int | None = None) -> Image.Image:
+        """The picture as the networks see it."""
+        at_side = self._at(size)
+        return seen_picture(at_side.prepare(open_picture(picture))[0], at_side.task)
+
     def look(self, picture: Picture, size: int | None = None) -> Answer:
         """Show a picture to all networks.
 
@@ -135,36 +147,31 @@ class Player:
         Raises:
             ValueError: for what is no picture, or a size that patches do not fill.
         """
-        opened = open_picture(picture)
-        with self._lock:
-            at_side = self._at(size or self.sizes[3])
-            task, networks = at_side.task, at_side.ready
-            predictor = _predictor(task, networks[AS_TRAINED])
-            images = predictor.prepare(in_channels(opened, predictor.channels))[None].to(best_device())
-            small = {name: one for name, one in networks.items() if at_side.mebibytes[name] <= MOST_MEMORY}
-            if not at_side.milliseconds:  # once for a size: pictures of one size take the same time
-                at_side.milliseconds.update(_times(small, images))
-            times = at_side.milliseconds
-            looks, outputs = [], {}
-            for name, network in networks.items():
-                said, drawn = "", None
-                if name not in small:
-                    said = f"not run: it would hold {at_side.mebibytes[name]:,.0f} MiB"
-                elif name in self.trained:
-                    looking = _predictor(task, network)
-                    with torch.inference_mode():
-                        outputs[name] = network(images)
-                        if looking.network is network:
-                            (prediction,) = looking.interpret(outputs[name], [Seen("0", opened.size)])
-                        else:  # it sees something else of the picture, such as windows
-                            (prediction,) = looking(opened)
-                    said = prediction.error or prediction.line().partition(": ")[2]
-                    drawn = prediction.draw(opened.convert("RGB"))
-                looks.append(Look(name, said, drawn, times.get(name), at_side.mebibytes[name]))
-            agreement = None
-            if AS_TRAINED in outputs and CASTLED in outputs:
-                agreement = float(task.agreement(outputs[AS_TRAINED], outputs[CASTLED], {"image": images}).mean())
-            return Answer(looks, seen_picture(images[0], task), agreement)
+        *_, answer = self.looks(picture, size)
+        return answer
+
+    def looks(self, picture: Picture, size: int | None = None) -> Iterator[Answer]:
+        """The same in steps, as softmax may take long: first what the castled network says, at the end all of it."""
+        opened, at_side = open_picture(picture), self._at(size)
+        images = at_side.prepare(opened)
+        found = {name: Look(name, WAITING, None, None, held) for name, held in at_side.mebibytes.items()}
+        outputs: dict[str, Tree] = {}
+        first_times: dict[str, float] = {}
+        for name in sorted(found, key=lambda name: name != CASTLED):
+            with self._lock:
+                found[name] = self._first_look(found[name], at_side, opened, images, outputs, first_times)
+            yield Answer([*found.values()], None)
+        if not at_side.milliseconds:  # once for a size: pictures of one size take the same time
+            with self._lock:
+                small = {name: at_side.ready[name] for name in first_times}
+                at_side.milliseconds.update(_times(small, images, first_times))
+        for name, milliseconds in at_side.milliseconds.items():
+            found[name] = replace(found[name], milliseconds=milliseconds)
+        agreement = None
+        if AS_TRAINED in outputs and CASTLED in outputs:
+            both = outputs[AS_TRAINED], outputs[CASTLED]
+            agreement = float(at_side.task.agreement(*both, {"image": images}).mean())
+        yield Answer([*found.values()], agreement)
 
     def explain(self, picture: Picture, at: Sequence[float], size: int | None = None) -> Explanation:
         """What the castled network, or the only one, attends to from a place.
@@ -174,8 +181,8 @@ class Player:
             at: shares of the width and the height.
             size: the side that it sees it at; that of training where None.
         """
+        at_side = self._at(size)
         with self._lock:
-            at_side = self._at(size or self.sizes[3])
             network = at_side.plain.get(CASTLED, at_side.plain[AS_TRAINED])
             return explain(replace(self.saved, network=network, task=at_side.task), open_picture(picture), at)
 
@@ -187,17 +194,53 @@ class Player:
             return []
         return [seen_picture(image, self.task) for image in batch["image"]]
 
-    def _at(self, size: int) -> _AtSide:
+    @torch.inference_mode()
+    def _first_look(
+        self,
+        look: Look,
+        at_side: _AtSide,
+        opened: Image.Image,
+        images: Tensor,
+        outputs: dict[str, Tree],
+        seconds: dict[str, float],
+    ) -> Look:
+        """What one network says. Its outputs, and what its first pass took, are added to those of the others."""
+        name, network = look.network, at_side.ready[look.network]
+        if look.mebibytes > MOST_MEMORY:
+            return replace(look, said=f"not run: it would hold {look.mebibytes:,.0f} MiB")
+        if name not in self.trained and at_side.milliseconds:
+            return replace(look, said="")
+        start = time.perf_counter()
+        outputs[name] = network(images)
+        seconds[name] = time.perf_counter() - start
+        if name not in self.trained:
+            return replace(look, said="")
+        looking = _predictor(at_side.task, network)
+        if looking.network is network:
+            (prediction,) = looking.interpret(outputs[name], [Seen("0", opened.size)])
+        else:  # it sees something else of the picture, such as windows
+            (prediction,) = looking(opened)
+        if not finite_examples(outputs[name]).all():
+            prediction = Failed("0", NOT_FINITE)
+        said = prediction.error or prediction.line().partition(": ")[2]
+        return replace(look, said=said, drawn=prediction.draw(opened.convert("RGB")))
+
+    def _at(self, size: int | None) -> _AtSide:
         """All that depends on the side of pictures, kept for the next time."""
-        if size not in self._sized:
-            task = self.task if size == self.sizes[3] else self.task.elsewhere(image_size=size)
-            resized = {name: at_size(network, size).to(best_device()) for name, network in self._networks.items()}
-            _, channels, *sides = task.deployment().example.shape
-            shape = (1, channels, *sides)
-            memory = {name: forecast_memory(partial(copy.deepcopy, one), shape) for name, one in resized.items()}
-            ready = {name: optimize(one) if name == CASTLED else one for name, one in resized.items()}
-            self._sized[size] = _AtSide(task, resized, ready, memory)
-        return self._sized[size]
+        size = size or self.sizes[3]
+        with self._lock:
+            if size not in self._sized:
+                self._sized[size] = self._made(size)
+            return self._sized[size]
+
+    def _made(self, size: int) -> _AtSide:
+        task = self.task if size == self.sizes[3] else self.task.elsewhere(image_size=size)
+        resized = {name: at_size(network, size).to(best_device()) for name, network in self._networks.items()}
+        _, channels, *sides = task.deployment().example.shape
+        shape = (1, channels, *sides)
+        memory = {name: forecast_memory(partial(copy.deepcopy, one), shape) for name, one in resized.items()}
+        ready = {name: optimize(one) if name == CASTLED else one for name, one in resized.items()}
+        return _AtSide(task, resized, ready, memory)
 
 
 def _networks(saved: SavedModel) -> dict[str, nn.Module]:
@@ -216,14 +259,13 @@ def _predictor(task: Task, network: nn.Module) -> PicturePredictor:
 
 
 @torch.inference_mode()
-def _times(networks: Mapping[str, nn.Module], images: Tensor) -> dict[str, float]:
-    """Milliseconds of a pass, the median of a few in turns; the first of each does not count, unless it is slow."""
+def _times(networks: Mapping[str, nn.Module], images: Tensor, first: Mapping[str, float]) -> dict[str, float]:
+    """Milliseconds of a pass, the median of a few in turns; the first of each does not count, unless it was slow."""
     seconds: dict[str, list[float]] = {name: [] for name in networks}
-    for _ in range(1 + ROUNDS):
+    for _ in range(ROUNDS):
         for name, network in networks.items():
-            if seconds[name] and seconds[name][0] > SLOW:
-                continue
-            start = time.perf_counter()
-            network(images)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: 1e3 * statistics.median(taken[1:] or taken) for name, taken in seconds.items()}
+            if first[name] <= SLOW:
+                start = time.perf_counter()
+                network(images)
+                seconds[name].append(time.perf_counter() - start)
+    return {name: 1e3 * statistics.median(taken or [first[name]]) for name, taken in seconds.items()}

@@ -5,14 +5,16 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from castling.workflows import playing
-from castling.workflows.playing import AS_TRAINED, TWIN, Player
+from castling.workflows.playing import AS_TRAINED, TWIN, WAITING, Player
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 COMMAND = Path(sys.executable).with_name("castling")
@@ -45,8 +47,7 @@ def test_other_sizes_are_those_that_patches_fill(player):
     assert (step, side) == (4, 32)
     assert smallest % step == largest % step == 0
     assert smallest < side < largest
-    answer = player.look(picture(), 64)
-    assert answer.view.size == (64, 64)
+    assert player.view(picture(), 64).size == (64, 64)
     found = player.explain(picture(), (0.1, 0.9), 64)
     assert found.rows[0].row.shape[1:] == (16, 16)
     assert len(player.samples()) == 8
@@ -61,6 +62,24 @@ def test_a_network_that_would_hold_too_much_is_not_run(player, monkeypatch):
     assert castled.milliseconds > 0
     assert castled.drawn is not None
     assert player.look(picture()).agreement is None
+
+
+def test_the_castled_network_answers_before_softmax_is_asked(player):
+    *_, before, last = player.looks(picture(), 32)
+    assert before.looks[0].said == last.looks[0].said  # the last step only measures
+    first, *_ = Player(player.folder).looks(picture())
+    assert [one.said == WAITING for one in first.looks] == [True, False, True]
+    assert first.looks[1] == replace(last.looks[1], milliseconds=None, drawn=first.looks[1].drawn)
+    assert first.agreement is None
+
+
+def test_outputs_that_are_no_numbers_are_said(player):
+    spoilt = Player(player.folder)
+    for network in spoilt._networks.values():
+        next(network.parameters()).data.fill_(torch.nan)
+    castled = spoilt.look(picture()).looks[1]
+    assert "not finite" in castled.said
+    assert castled.drawn is not None
 
 
 def test_what_is_no_picture_is_said(player):
@@ -130,9 +149,7 @@ def test_a_visit(browser, address, width, tmp_path):
     visitor = Visitor(browser, address, width)
     page = visitor.page
     visitor.give(tmp_path / "scan.png")
-    said = visitor.reads("castled")
-    assert "as trained" in said
-    assert "it says the same" in said
+    assert "as trained" in visitor.reads("it says the same")
     bars = page.locator(".castling-bar:visible").all_inner_texts()
     assert len(bars) == 6
     assert sum("ms" in bar for bar in bars) == sum("MiB" in bar for bar in bars) == 3
@@ -146,6 +163,7 @@ def test_a_visit(browser, address, width, tmp_path):
         arg=bars,
         timeout=WAIT,
     )
+    visitor.reads("it says the same")
     page.wait_for_timeout(1000)
     before = visitor.shown
     view = page.locator("img:visible").nth(2)
@@ -166,7 +184,7 @@ def test_keys_do_what_the_mouse_does(browser, address):
     page.get_by_label("or one of the run's own").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    visitor.reads("castled")
+    visitor.reads("it says the same")
     page.wait_for_timeout(1500)
     before = visitor.shown
     left = page.get_by_label("number input for from the left").first
@@ -197,5 +215,5 @@ def test_two_visitors_see_their_own(browser, address, tmp_path):
     visitors = [Visitor(browser, address, 1280) for _ in range(2)]
     for visitor, name in zip(visitors, ("one.png", "other.png"), strict=True):
         visitor.give(tmp_path / name)
-    said = [visitor.reads("castled") for visitor in visitors]
+    said = [visitor.reads("it says the same") for visitor in visitors]
     assert said[0] != said[1]

@@ -23,11 +23,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="show runs in the browser: what they say, cost and attend to",
         description="Serve a page on this machine alone: drop a picture, choose its size, and see what every network "
         "of a run says, takes and holds, and where a place looks when it is clicked. Ctrl-C ends it.",
-        epilog="Example: castling play demo/castling demo/softmax",
+        epilog="Example: castling play demo/castling demo/softmax demo/castling/castled/model.onnx",
         formatter_class=HelpFormatter,
     )
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="run folders; each gets a tab")
+    add(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="run folders, or files that were exported from them; each gets a tab",
+    )
     add("--port", type=int, metavar="N", help="port (default: the first free one from 7860 on)")
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on, where others see it too")
     add("--open", action="store_true", help="open the page in a browser")

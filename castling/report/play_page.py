@@ -44,7 +44,7 @@ class Shown(Protocol):
     said: str
     drawn: Image.Image | None
     milliseconds: float | None
-    mebibytes: float
+    mebibytes: float | None
 
 
 class Answered(Protocol):
@@ -55,11 +55,12 @@ class Answered(Protocol):
 
 
 class Played(Protocol):
-    """A run that can be played with."""
+    """A run, or a file, that can be played with."""
 
     name: str
-    run: RunData
+    run: RunData | None
     trained: list[str]
+    attends: bool
     sizes: tuple[int, int, int, int]
 
     def view(self, picture: Any, size: int | None = None) -> Image.Image:
@@ -112,25 +113,28 @@ def _tab(gradio: Any, player: Played) -> None:
             file = gradio.File(label="Picture", file_types=["image"], type="filepath")
             names = [f"sample {number}" for number in range(1, 1 + len(samples))]
             sample = gradio.Dropdown(names, value=None, label="or one of the run's own", visible=bool(samples))
-            size = gradio.Slider(smallest, largest, value=side, step=step, label="Side of the picture, pixels")
+            several = {"step": step, "visible": smallest < largest}
+            size = gradio.Slider(smallest, largest, value=side, label="Side of the picture, pixels", **several)
         with gradio.Column(min_width=280):
             said = gradio.Markdown(NO_PICTURE, elem_classes="castling-said")
             bars = gradio.HTML()
     with gradio.Row():
         drawn = [gradio.Image(label=name, **SHOWN, height=320, min_width=280) for name in player.trained]
-    gradio.Markdown("### Where it looks\nClick a place of the picture, or move both sliders and press the button.")
-    with gradio.Row():
-        with gradio.Column(min_width=280):
-            view = gradio.Image(label="What the networks see", **SHOWN, type="pil", height=384)
-            across = gradio.Slider(0, 1, value=0.5, step=0.01, label="from the left")
-            down = gradio.Slider(0, 1, value=0.5, step=0.01, label="from the top")
-            ask = gradio.Button("Where does this place look?")
-        with gradio.Column(min_width=280):
-            relevance = gradio.Image(label="What spoke for it (orange), against (blue)", **SHOWN, height=384)
-    gradio.Markdown("Where the place attends to in each attention, and below it where softmax would:")
-    attention = gradio.Image(label="Attention", show_label=False, **SHOWN)
-    with gradio.Accordion("Masks over training, and the certificate", open=False):
-        _about(gradio, player.run)
+    with gradio.Column(visible=player.attends):
+        gradio.Markdown("### Where it looks\nClick a place of the picture, or move both sliders and press the button.")
+        with gradio.Row():
+            with gradio.Column(min_width=280):
+                view = gradio.Image(label="What the networks see", **SHOWN, type="pil", height=384)
+                across = gradio.Slider(0, 1, value=0.5, step=0.01, label="from the left")
+                down = gradio.Slider(0, 1, value=0.5, step=0.01, label="from the top")
+                ask = gradio.Button("Where does this place look?")
+            with gradio.Column(min_width=280):
+                relevance = gradio.Image(label="What spoke for it (orange), against (blue)", **SHOWN, height=384)
+        gradio.Markdown("Where the place attends to in each attention, and below it where softmax would:")
+        attention = gradio.Image(label="Attention", show_label=False, **SHOWN)
+    if player.run is not None:
+        with gradio.Accordion("Masks over training, and the certificate", open=False):
+            _about(gradio, player.run)
 
     nothing = [None] * len(drawn)
 
@@ -176,7 +180,7 @@ def _tab(gradio: Any, player: Played) -> None:
     attending: dict[str, Any] = {"fn": attend, "inputs": [picture, size, place], "outputs": rows}
     chosen = file.change(lambda path: path, file, picture), sample.change(_chosen(samples), sample, picture)
     for given in (*(event.then for event in chosen), size.release):
-        for what in (showing, looking, attending):
+        for what in (showing, looking, attending) if player.attends else (looking,):
             given(**what)
     view.select(clicked, [picture, size, view], [place, across, down, *rows])
     ask.click(asked, [picture, size, across, down], [place, *rows])
@@ -201,12 +205,13 @@ def _words(answer: Answered) -> str:
 
 
 def _bars(looks: Sequence[Shown]) -> str:
-    """Time and memory of each network as bars."""
+    """Time and memory of each network as bars; no memory where none is known."""
+    times, memory = [one.milliseconds for one in looks], [one.mebibytes for one in looks]
+    shown = [("Time of a pass", "ms", times)]
+    if any(value is not None for value in memory):
+        shown.append(("Memory of weights and a pass", "MiB", memory))
     parts = []
-    for title, unit, values in (
-        ("Time of a pass", "ms", [one.milliseconds for one in looks]),
-        ("Memory of weights and a pass", "MiB", [one.mebibytes for one in looks]),
-    ):
+    for title, unit, values in shown:
         parts.append(f"<h4>{title}</h4>")
         longest = max((value for value in values if value is not None), default=1.0)
         for one, value in zip(looks, values, strict=True):

@@ -28,10 +28,12 @@ from castling.tasks.pictures import in_channels
 from castling.tasks.prediction import NOT_FINITE, Failed, PicturePredictor, Seen, open_picture
 from castling.tasks.task import Picture, Task
 from castling.training.evaluation import best_device
-from castling.training.saved import CASTLED, SavedModel, open_model
+from castling.training.saved import CASTLED, SavedModel
+from castling.workflows.calls import FileNetwork
+from castling.workflows.calls import open as open_any
 from castling.workflows.explaining import explain, seen_picture
 
-AS_TRAINED, TWIN = "as trained", "softmax twin"
+AS_TRAINED, TWIN, EXPORTED = "as trained", "softmax twin", "as exported"
 WAITING = "…"
 STEP, LARGEST = 32, 1024  # pixels: of networks that do not say it, and the largest side that is offered
 ROUNDS = 3
@@ -50,14 +52,14 @@ class Look:
         drawn: the picture with that drawn in; None likewise.
         milliseconds: the median time of a pass; None as long as it is not known, and for a network that would hold too
             much and was not run.
-        mebibytes: what weights and one pass hold at most.
+        mebibytes: what weights and one pass hold at most; None for an exported file, whose engine does not say it.
     """
 
     network: str
     said: str
     drawn: Image.Image | None
     milliseconds: float | None
-    mebibytes: float
+    mebibytes: float | None
 
 
 @dataclass(frozen=True)
@@ -89,48 +91,54 @@ class _AtSide:
     task: Task
     plain: dict[str, nn.Module]
     ready: dict[str, nn.Module]
-    mebibytes: dict[str, float]
+    mebibytes: dict[str, float | None]
     milliseconds: dict[str, float] = field(default_factory=dict)
 
     def prepare(self, picture: Image.Image) -> Tensor:
         """The networks' input `(1, C, H, W)`."""
-        predictor = _predictor(self.task, self.ready[AS_TRAINED])
+        predictor = _predictor(self.task, next(iter(self.ready.values())))
         return predictor.prepare(in_channels(picture, predictor.channels))[None].to(best_device())
 
 
 class Player:
-    """A run with its networks, for one person after the other.
+    """A run with its networks, or a file that was exported from one, for one person after the other.
 
     Args:
-        folder: a run folder, or its castled folder.
+        path: a run folder, its castled folder, or the file.
 
     Attributes:
-        name: the name of the folder.
-        run: what its folder says.
+        name: the name of the folder or file.
+        run: what its folder says; None of a file.
         trained: names of the networks that say something.
+        attends: whether it can be asked where a place looks.
         sizes: the sides of pictures that can be asked for: smallest, largest, step, and that of training.
 
     Raises:
-        ValueError: for a folder without a run, or a task whose pictures are not prepared one by one.
+        ValueError: for a folder without a run, a file that makes no predictions, or a task whose pictures are not
+            prepared one by one.
     """
 
-    def __init__(self, folder: Path | str) -> None:
-        folder = Path(folder)
-        folder = folder.parent if folder.name == CASTLED and (folder.parent / "config.yaml").is_file() else folder
-        self.folder, self.name = folder, folder.resolve().name
-        self.run: RunData = read_run(folder)
-        self.saved: SavedModel = open_model(folder)
+    def __init__(self, path: Path | str) -> None:
+        path = Path(path)
+        path = path.parent if path.name == CASTLED and (path.parent / "config.yaml").is_file() else path
+        self.path, self.name = path, path.resolve().name
+        self.run: RunData | None = None if path.is_file() else read_run(path)
+        self.saved: SavedModel = open_any(path)
         self.task: Task = self.saved.task
         if not isinstance(self.task.predictor(self.saved.network), PicturePredictor):
-            raise ValueError(f"{folder}: pictures of the task {self.saved.recipe.task} are not prepared one by one")
+            raise ValueError(f"{path}: pictures of the task {self.saved.recipe.task} are not prepared one by one")
         self._networks = _networks(self.saved)
+        self.attends = EXPORTED not in self._networks
         self.trained = [name for name in self._networks if name != TWIN]
         self._sized: dict[int, _AtSide] = {}
         self._lock = threading.Lock()  # attentions are listened to where they stand
         side = int(self.saved.recipe.settings.data.image_size)
-        step = (patch_size(self.saved.network) or (STEP, STEP))[0]
-        step = step if side % step == 0 else side
-        self.sizes = (min(side, max(step, side // 2 // step * step)), max(side, LARGEST // step * step), step, side)
+        step = _step(self.saved.network)
+        if step is None:
+            self.sizes = (side, side, 1, side)
+        else:
+            step = step if side % step == 0 else side
+            self.sizes = (min(side, max(step, side // 2 // step * step)), max(side, LARGEST // step * step), step, side)
 
     def view(self, picture: Picture, size: int | None = None) -> Image.Image:
         """The picture as the networks see it."""
@@ -206,7 +214,7 @@ class Player:
     ) -> Look:
         """What one network says. Its outputs, and what its first pass took, are added to those of the others."""
         name, network = look.network, at_side.ready[look.network]
-        if look.mebibytes > MOST_MEMORY:
+        if look.mebibytes is not None and look.mebibytes > MOST_MEMORY:
             return replace(look, said=f"not run: it would hold {look.mebibytes:,.0f} MiB")
         if name not in self.trained and at_side.milliseconds:
             return replace(look, said="")
@@ -235,22 +243,36 @@ class Player:
 
     def _made(self, size: int) -> _AtSide:
         task = self.task if size == self.sizes[3] else self.task.elsewhere(image_size=size)
+        if not self.attends:  # the file is what it is
+            return _AtSide(task, self._networks, self._networks, dict.fromkeys(self._networks))
         resized = {name: at_size(network, size).to(best_device()) for name, network in self._networks.items()}
         _, channels, *sides = task.deployment().example.shape
         shape = (1, channels, *sides)
-        memory = {name: forecast_memory(partial(copy.deepcopy, one), shape) for name, one in resized.items()}
+        memory: dict[str, float | None] = {
+            name: forecast_memory(partial(copy.deepcopy, one), shape) for name, one in resized.items()
+        }
         ready = {name: optimize(one) if name == CASTLED else one for name, one in resized.items()}
         return _AtSide(task, resized, ready, memory)
 
 
 def _networks(saved: SavedModel) -> dict[str, nn.Module]:
-    """The network as it was trained, castled, and what it would cost with softmax in every place."""
+    """The network as it was trained, castled, and what it would cost with softmax in every place; or the file's."""
+    if isinstance(saved.network, FileNetwork):
+        return {EXPORTED: saved.network}
     found = {AS_TRAINED: saved.network}
     if branches(saved.network):
         found[CASTLED] = castle(saved.network)
     if has_castling_attention(saved.network):
         found[TWIN] = softmax_twin_of(saved.network)
     return found
+
+
+def _step(network: nn.Module) -> int | None:
+    """The number of which sides of pictures are multiples; None where there is one size only."""
+    if isinstance(network, FileNetwork):
+        metadata = network.metadata
+        return metadata.side_step if {"height", "width"} <= set(metadata.dynamic) else None
+    return (patch_size(network) or (STEP, STEP))[0]
 
 
 def _predictor(task: Task, network: nn.Module) -> PicturePredictor:

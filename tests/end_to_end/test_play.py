@@ -13,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+import castling
 from castling.workflows import playing
-from castling.workflows.playing import AS_TRAINED, TWIN, WAITING, Player
+from castling.workflows.playing import AS_TRAINED, EXPORTED, TWIN, WAITING, Player
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 COMMAND = Path(sys.executable).with_name("castling")
@@ -39,7 +40,7 @@ def test_a_run_is_shown_as_trained_castled_and_beside_its_twin(player):
     assert answer.looks[0].said == wanted
     assert answer.agreement in (0, 1)
     assert player.name == "digits-run"
-    assert Player(player.folder / "castled").name == "digits-run"
+    assert Player(player.path / "castled").name == "digits-run"
 
 
 def test_other_sizes_are_those_that_patches_fill(player):
@@ -55,7 +56,7 @@ def test_other_sizes_are_those_that_patches_fill(player):
 
 def test_a_network_that_would_hold_too_much_is_not_run(player, monkeypatch):
     monkeypatch.setattr(playing, "MOST_MEMORY", 1.001 * player.look(picture()).looks[1].mebibytes)
-    player = Player(player.folder)
+    player = Player(player.path)
     first, castled, _ = player.look(picture()).looks
     assert (first.milliseconds, first.drawn) == (None, None)
     assert first.said.startswith("not run: it would hold")
@@ -67,19 +68,35 @@ def test_a_network_that_would_hold_too_much_is_not_run(player, monkeypatch):
 def test_the_castled_network_answers_before_softmax_is_asked(player):
     *_, before, last = player.looks(picture(), 32)
     assert before.looks[0].said == last.looks[0].said  # the last step only measures
-    first, *_ = Player(player.folder).looks(picture())
+    first, *_ = Player(player.path).looks(picture())
     assert [one.said == WAITING for one in first.looks] == [True, False, True]
     assert first.looks[1] == replace(last.looks[1], milliseconds=None, drawn=first.looks[1].drawn)
     assert first.agreement is None
 
 
 def test_outputs_that_are_no_numbers_are_said(player):
-    spoilt = Player(player.folder)
+    spoilt = Player(player.path)
     for network in spoilt._networks.values():
         next(network.parameters()).data.fill_(torch.nan)
     castled = spoilt.look(picture()).looks[1]
     assert "not finite" in castled.said
     assert castled.drawn is not None
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_file_answers_in_its_engine(player, tmp_path, dynamic):
+    pytest.importorskip("onnxruntime")
+    castling.export(player.path / "castled", tmp_path / "model.onnx", dynamic=dynamic)
+    file = Player(tmp_path / "model.onnx")
+    smallest, largest, step, side = file.sizes
+    assert (side, step, smallest < side < largest) == ((32, 4, True) if dynamic else (32, 1, False))
+    assert (file.name, file.run, file.attends) == ("model.onnx", None, False)
+    for size in {smallest, side}:
+        (one,) = file.look(picture(), size).looks
+        assert one.said.split()[0] == player.look(picture(), size).looks[1].said.split()[0]
+        assert (one.network, one.mebibytes) == (EXPORTED, None)
+        assert one.milliseconds > 0
+        assert one.drawn is not None
 
 
 def test_what_is_no_picture_is_said(player):

@@ -102,7 +102,9 @@ def make_huggingface(
     if start is None:
         return HuggingFaceNetwork(kind(config))
     host, loaded = kind.from_pretrained(start, config=config, ignore_mismatched_sizes=True, output_loading_info=True)
-    other_shapes = {name for name, _, shape in loaded["mismatched_keys"] if shape[0] != config.num_labels}  # no head
+    names = (key if isinstance(key, str) else key[0] for key in loaded["mismatched_keys"])  # with shapes from 5.0 on
+    made = host.state_dict()
+    other_shapes = {name for name in names if made[name].shape[0] != config.num_labels}  # and so no part of the head
     wrong = sorted(other_shapes.union(loaded["missing_keys"], loaded["unexpected_keys"]))
     if wrong:
         raise ValueError(f"the weights in {start} do not fit: {len(wrong)} differ, such as {wrong[0]}")

@@ -125,7 +125,8 @@ def _patch_embed(site: Site) -> nn.Module | None:
 def _refuses(site: Site, config: AttentionConfig) -> str | None:
     if "DINOv3" in type(site.module).__name__:
         return "rotary position: it acts on the logits, which linear attention does not have"
-    if "output_attentions" in inspect.signature(type(site.module).forward).parameters:
+    takes = inspect.signature(type(site.module).forward).parameters
+    if "output_attentions" in takes and not hasattr(site.module, "out_proj"):  # CLIP's gives as many results as ours
         return "the attention of transformers before 4.57, which gives its maps as well; update transformers"
     if hasattr(getattr(site.within("embeddings"), "embeddings", None), "token_embedding"):
         return "attention among words: it is masked, and short"

@@ -51,7 +51,7 @@ def macs_of_picture(recipe: Recipe) -> int:
     """Multiply-accumulates of one picture on its way through the network, as it is trained."""
     task = recipe.make_task({"labels": [str(number) for number in range(CLASSES)], "category_ids": [*range(CLASSES)]})
     with shapes_only():
-        network, inputs = task.build_network(), task.training_inputs()
+        network, (inputs, *_) = task.build_network(), task.training_inputs()
     return count_macs(network, *(one.to("meta") for one in inputs)).total
 
 

@@ -290,9 +290,11 @@ class Task(ABC):
     def deployment(self) -> Deployment:
         """How the network is used outside of here."""
 
-    def training_inputs(self) -> tuple[Tensor, ...]:
-        """Empty inputs of the network as it gets them in training; those of its deployment where they are the same."""
-        return (self.deployment().example,)
+    def training_inputs(self) -> Sequence[tuple[Tensor, ...]]:
+        """Empty inputs of the network as it gets them in training, for every size; by default those of deployment."""
+        example = self.deployment().example
+        sides = dict.fromkeys(getattr(self.config.data, "sizes", ()))
+        return [(example.new_zeros(*example.shape[:2], side, side),) for side in sides] or [(example,)]
 
     def examine(self, network: nn.Module, batches: Iterable[Batch]) -> Sequence[Exhibit]:
         """What a report shows of a network beside its metrics; nothing, where a task has nothing to show.

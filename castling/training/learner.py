@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +12,12 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from castling.attention import branches
 from castling.conversion import ConvertedAttention, has_castling_attention
+from castling.conversion.mask_advice import mask_advice
 from castling.measure.macs import count_parameters
 from castling.tasks.batches import Shard
 from castling.tasks.imitation import Imitation, ImitationName
@@ -139,3 +141,18 @@ def describe_network(network: nn.Module) -> dict[str, Any]:
         "branches": len(branches(network)),
         "parameters": count_parameters(network),
     }
+
+
+def advice(network: nn.Module, inputs: Sequence[Tensor], last_threshold: float | None) -> list[str]:
+    """Let a network see what it will be trained on, and say where masks cannot become empty.
+
+    Raises:
+        ValueError: if it does not take pictures of that size.
+    """
+    try:
+        return mask_advice(network, inputs, last_threshold)
+    except AssertionError as error:  # which is how timm refuses them
+        raise ValueError(
+            f"the network does not take what it is to be trained on: {error} Its own size is model.options.img_size, "
+            "that of pictures data.image_size; timm's ViTs take several with model.options.dynamic_img_size=true"
+        ) from error

@@ -22,12 +22,18 @@ from accelerate.utils import send_to_device
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from castling.conversion.mask_advice import mask_advice
 from castling.measure.occupancy import Occupancy, last_occupancy
 from castling.tasks.batches import Shard, seed_everything
 from castling.tasks.task import Batch, Moment
 from castling.training.evaluation import OnDevice, evaluate
-from castling.training.learner import Learner, describe_network, make_accelerator, make_optimizer, num_workers
+from castling.training.learner import (
+    Learner,
+    advice,
+    describe_network,
+    make_accelerator,
+    make_optimizer,
+    num_workers,
+)
 from castling.training.lock import RunLock
 from castling.training.processes import agree, check_shared, explained, from_first, share_buffers, together
 from castling.training.recipe import Recipe
@@ -144,12 +150,12 @@ class Trainer:
         for share in (0.0, 1.0):
             set_threshold(network, self.config.threshold, share)  # which may be none for this network
         last_threshold = None if self.config.threshold is None else self.config.threshold(1.0)
-        advice = mask_advice(network, self.task.training_inputs(), last_threshold)
+        found = [line for given in self.task.training_inputs() for line in advice(network, given, last_threshold)]
         if self.folder.writes:
             self.lock.take()
         if not resume:
             self.folder.create(self.recipe, self.task.facts, describe_network(network))
-        for sentence in advice:
+        for sentence in found:
             self.folder.event(sentence)
 
     def run(self, stop: StopRequest) -> dict[str, Any]:

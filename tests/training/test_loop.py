@@ -188,6 +188,18 @@ def test_pictures_that_the_patches_do_not_fit_are_refused_before_anything_is_wri
     assert not (tmp_path / "run").exists()
 
 
+def test_every_size_of_training_pictures_is_tried_before_anything_is_written(micro, tmp_path):
+    with pytest.raises(ValueError, match="18"):
+        train(micro("data.sizes=[16,18]"), tmp_path / "run")
+    options = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    plain = {"name": "vit_tiny_patch16_224", "options": options}
+    with pytest.raises(ValueError, match=r"doesn't match model \(16\).*model\.options\.dynamic_img_size=true"):
+        train(micro("data.sizes=[16,24]", f"model={json.dumps(plain)}", "training.threshold=null"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    options["dynamic_img_size"] = True
+    train(micro("data.sizes=[16,24]", f"model={json.dumps(plain)}", "training.threshold=null"), tmp_path / "run")
+
+
 def test_a_batch_larger_than_the_data_is_refused_before_anything_is_written(micro, tmp_path):
     with pytest.raises(ValueError, match="between 1 and the 96 examples; got 500"):
         train(micro("training.batch_size=500"), tmp_path / "run")

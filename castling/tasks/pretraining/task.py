@@ -129,9 +129,9 @@ class Pretraining(Task):
         batches = EpochBatches(len(source), batch_size, seed, shard, parts)
         return PictureLoader(pictures, batches, workers, finish=finish)
 
-    def training_inputs(self) -> tuple[Tensor, ...]:
+    def training_inputs(self) -> Sequence[tuple[Tensor, ...]]:
         """An empty picture and places that are seen of it."""
-        return self.config.data.example(), fixed_places(self.masked, 0)[None]
+        return [(self.config.data.example(), fixed_places(self.masked, 0)[None])]
 
     def losses(self, network: nn.Module, batch: Batch) -> Losses:
         """The error of hidden patches."""

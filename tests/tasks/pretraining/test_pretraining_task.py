@@ -132,9 +132,10 @@ def test_the_certificate_is_about_what_is_drawn_and_about_the_tokens_that_are_se
 
 def test_the_advice_before_training_counts_the_tokens_that_are_seen(make):
     task = make()
-    [sentence] = mask_advice(task.build_network(), task.training_inputs(), last_threshold=0.1)
+    [inputs] = task.training_inputs()
+    [sentence] = mask_advice(task.build_network(), inputs, last_threshold=0.1)
     assert sentence.startswith("2 attentions see 5 keys")
-    assert mask_advice(task.build_network(), task.training_inputs(), last_threshold=0.2) == []
+    assert mask_advice(task.build_network(), inputs, last_threshold=0.2) == []
 
 
 def test_training_says_so(root, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,19 @@ def test_bash_takes_the_completion_and_completes(tmp_path, capsys):
         bash = ["bash", "-c", ask.format(words, place)]
         result = subprocess.run(bash, capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert wanted in result.stdout.split(), result
+
+
+WORDS = (("castl", "castle"), ("export --int", "--int8"), ("bench mod", "models"), ("train --go", "--go-on"))
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here: apt-get install fish")
+def test_fish_takes_the_completion_and_completes(tmp_path, capsys):
+    assert main(["completion", "fish"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    for words, wanted in WORDS:
+        fish = ["fish", "-c", f"source ./script; complete -C 'castling {words}'"]
+        result = subprocess.run(fish, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert wanted in [line.split("\t")[0] for line in result.stdout.splitlines()], result
 
 
 def test_figures(tmp_path, capsys):

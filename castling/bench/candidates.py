@@ -20,7 +20,7 @@ from castling.config import check_choice
 from castling.conversion import castle, softmax_twin_of
 from castling.conversion.folding import optimize
 from castling.exporting.capture import capture
-from castling.exporting.engines import ENGINES, EngineName, on_engine
+from castling.exporting.engines import ENGINES, OPENVINO, EngineName, on_engine
 from castling.exporting.onnx import onnx_session, to_onnx
 from castling.exporting.openvino import openvino_runner, read_openvino, save_openvino, to_openvino
 from castling.models import deit, esnet_vit, mvitv2
@@ -158,7 +158,7 @@ def build_timed(setting: Setting, kind: Kind, threads: int, against: str | None 
 def write_pass(folder: Path, setting: Setting, kind: Kind, against: str | None = None) -> Path:
     """Write a candidate as the file that the engine of its row reads, OpenVINO or ONNX Runtime."""
     captured = capture(build_candidate(setting, kind, against), setting.image(), dynamic=False)
-    if setting.engine == "openvino":
+    if setting.engine in OPENVINO:
         save_openvino(to_openvino(captured), folder / "model.xml")
         return folder / "model.xml"
     path = folder / "model.onnx"
@@ -166,12 +166,12 @@ def write_pass(folder: Path, setting: Setting, kind: Kind, against: str | None =
     return path
 
 
-def open_pass(path: str, shape: Sequence[int]) -> Callable[[], object]:
+def open_pass(path: str, shape: Sequence[int], engine: str = "openvino") -> Callable[[], object]:
     """A forward pass of a file, in a process that never saw the network: what `peak_memory` calls for such engines."""
     image = torch.randn(*shape)
     if is_onnx(path):
         return onnx_pass(Path(path), image, torch.get_num_threads())
-    return partial(openvino_runner(read_openvino(Path(path))), image)
+    return partial(openvino_runner(read_openvino(Path(path)), precision=OPENVINO[engine]), image)
 
 
 def onnx_pass(path: Path, image: Tensor, threads: int) -> Callable[[], object]:

@@ -32,7 +32,7 @@ from castling.bench.candidates import (
 )
 from castling.bench.results_file import number_in, time_cells
 from castling.bench.subjects import is_subject
-from castling.exporting.engines import EngineName
+from castling.exporting.engines import OPENVINO, EngineName
 from castling.measure import Timing, count_macs, time_interleaved
 from castling.measure.memory import MIB, available_memory, forecast_memory, peak_memory
 from castling.measure.shapes import shapes_only
@@ -55,7 +55,7 @@ WEIGHTS = 1024  # MiB, as much
 TOTAL_SECONDS = 8.0  # small networks take turns more often: their times are short, and the machine's noise is not
 MIN_ROUNDS = 7  # fewer have no quartiles worth the name
 SLOW_SECONDS, SLOW_ROUNDS = 5.0, 3  # where a pass takes so long, so many are enough
-READERS = ("openvino", "onnxruntime")  # engines that read files
+READERS = (*OPENVINO, "onnxruntime")  # engines that read files
 KEY = ("model", "size", "patch", "engine", "batch", "threads", "against")
 
 Row = dict[str, Any]
@@ -250,7 +250,8 @@ def _memory(
         elif setting.engine in READERS:
             with TemporaryDirectory() as folder:
                 path = write_pass(Path(folder), setting, kind, against)
-                found = peak_memory(f"{room}:open_pass", {"path": str(path), "shape": shape}, threads)
+                given = {"path": str(path), "shape": shape, "engine": setting.engine}
+                found = peak_memory(f"{room}:open_pass", given, threads)
         else:
             found = peak_memory(f"{room}:build_pass", {**asdict(setting), "kind": kind, "against": against}, threads)
     except (MemoryError, RuntimeError) as error:

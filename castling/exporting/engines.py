@@ -1,6 +1,7 @@
 """One door to every engine: a network and an example go in, a function from images to outputs comes out.
 
-All run on the CPU in float32, for images of the example's shape, with the same number of threads.
+All run on the CPU, in float32 unless their name says otherwise, for images of the example's shape, with the same number
+of threads.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from castling.config import check_choice
 from castling.exporting.capture import capture
 from castling.exporting.exported import Runner
 from castling.exporting.onnx import onnx_runner, to_onnx
-from castling.exporting.openvino import openvino_runner, to_openvino
+from castling.exporting.openvino import Precision, openvino_runner, to_openvino
 from castling.measure.heap import keep_heap
 from castling.measure.trees import Tree
 
-EngineName = Literal["eager", "compile", "openvino", "onnxruntime"]
+EngineName = Literal["eager", "compile", "openvino", "openvino_bf16", "onnxruntime"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+OPENVINO: dict[str, Precision] = {"openvino": "f32", "openvino_bf16": "bf16"}
 
 
 def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threads: int | None = None) -> Runner:
@@ -30,8 +32,8 @@ def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threa
     Args:
         model: any network from images to a tree of tensors, castled, folded or plain; put into evaluation mode.
         example: an input `(B, C, H, W)`; the engine runs inputs of this shape.
-        engine: `eager` (torch), `compile` (torch.compile with weights frozen into the code), `openvino` or
-            `onnxruntime`.
+        engine: `eager` (torch), `compile` (torch.compile with weights frozen into the code), `openvino`,
+            `openvino_bf16` (in bfloat16 where it can, with outputs that differ in the third digit) or `onnxruntime`.
         threads: the number of threads; by default as many as torch has.
 
     Returns:
@@ -39,7 +41,7 @@ def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threa
 
     Raises:
         ExportFailed: if the network cannot be captured for OpenVINO or ONNX Runtime.
-        ValueError: for an unknown engine, or fewer than one thread.
+        ValueError: for an unknown engine, fewer than one thread, or bfloat16 on a processor that lacks it.
 
     Example:
         >>> run = on_engine(nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8), "eager")
@@ -56,8 +58,8 @@ def on_engine(model: nn.Module, example: Tensor, engine: EngineName | str, threa
     if engine == "compile":
         return _compiled(model, example, threads)
     captured = capture(model, example, dynamic=False)
-    if engine == "openvino":
-        return openvino_runner(to_openvino(captured), captured.form, threads)
+    if engine in OPENVINO:
+        return openvino_runner(to_openvino(captured), captured.form, threads, OPENVINO[engine])
     return onnx_runner(to_onnx(captured).SerializeToString(), captured.form, threads)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from castling.extras import import_extra
 from castling.measure.trees import Tree
 from castling.sentences import one_line
 
+Precision = Literal["f32", "bf16"]
 NO_OPERATORS = ("Constant", "Parameter", "Result")
 
 
@@ -102,17 +103,21 @@ def read_openvino_metadata(path: Path) -> str:
     return _metadata(read_openvino(path))
 
 
-def openvino_runner(model: Any, form: Form = None, threads: int | None = None) -> Runner:
-    """A model that runs in OpenVINO on the CPU, in float32; images are read where they lie.
+def openvino_runner(model: Any, form: Form = None, threads: int | None = None, precision: Precision = "f32") -> Runner:
+    """A model that runs in OpenVINO on the CPU; images are read where they lie.
 
     Args:
         model: an OpenVINO model.
         form: the tree of its outputs; by default a mapping by name, or a lone tensor.
         threads: the number of threads; by default as many as torch has.
+        precision: what it computes in; inputs and outputs are float32 in either.
+
+    Raises:
+        ValueError: for bfloat16 on a processor without instructions for it.
     """
     openvino = import_extra("openvino", "export")
     form = form or form_by_name([output.get_any_name() for output in model.outputs])
-    request = compile_for_cpu(model, threads).create_infer_request()
+    request = compile_for_cpu(model, threads, precision=precision).create_infer_request()
 
     def run(images: Tensor) -> Tree:
         shared = openvino.Tensor(images.contiguous().numpy(), shared_memory=True)
@@ -122,16 +127,22 @@ def openvino_runner(model: Any, form: Form = None, threads: int | None = None) -
     return run
 
 
-def compile_for_cpu(model: Any, threads: int | None = None, profile: bool = False) -> Any:
-    """Compile for one image after the other as fast as it can be, in float32.
+def compile_for_cpu(model: Any, threads: int | None = None, profile: bool = False, precision: Precision = "f32") -> Any:
+    """Compile for one image after the other as fast as it can be.
 
     Args:
         model: an OpenVINO model.
         threads: the number of threads; by default as many as torch has.
         profile: whether the time of every layer is taken.
+        precision: what it computes in.
+
+    Raises:
+        ValueError: for bfloat16 on a processor without instructions for it.
     """
+    if precision == "bf16" and "BF16" not in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise ValueError("this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX): choose openvino")
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
         "PERF_COUNT": profile,

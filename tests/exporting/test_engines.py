@@ -5,9 +5,9 @@ import timm
 import torch
 from torch import nn
 
-from castling.exporting import ENGINES, on_engine
+from castling.exporting import ENGINES, on_engine, openvino
 from castling.exporting.capture import capture
-from castling.exporting.openvino import compile_for_cpu, to_openvino
+from castling.exporting.openvino import compile_for_cpu, openvino_core, to_openvino
 from castling.measure.trees import absolute_differences, named_leaves
 
 pytestmark = pytest.mark.slow
@@ -18,11 +18,11 @@ PLAIN = {
 }
 
 
-BY_ENGINE = [pytest.param(name, marks=pytest.mark.slow) if name == "compile" else name for name in ENGINES]
+FLOAT32 = [name for name in ENGINES if name != "openvino_bf16"]
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("engine", BY_ENGINE)
+@pytest.mark.parametrize("engine", FLOAT32)
 def test_every_engine_gives_pytorchs_outputs(deit, engine):
     model, x = deit, torch.randn(2, 3, 32, 32)
     wanted = model(x).detach()
@@ -34,7 +34,7 @@ def test_every_engine_gives_pytorchs_outputs(deit, engine):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FLOAT32)
 def test_every_engine_gives_the_tree_of_the_network(pair, images, engine):
     wanted, run = pair(images), on_engine(pair, images, engine, threads=1)
     first = run(images)
@@ -42,6 +42,25 @@ def test_every_engine_gives_the_tree_of_the_network(pair, images, engine):
     assert list(named_leaves(first)) == ["tokens", "maps.0", "maps.1"]
     assert first["masks"] is None
     assert absolute_differences(first, wanted).max() < 1e-5
+
+
+def test_bfloat16_is_near_pytorchs_outputs_and_not_the_same(deit):
+    if "BF16" not in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor has no instructions for bfloat16")
+    x = torch.randn(2, 3, 32, 32)
+    wanted, found = deit(x).detach(), on_engine(deit, x, "openvino_bf16")(x)
+    torch.testing.assert_close(found, wanted, atol=3e-2 * float(wanted.abs().max()), rtol=0)
+    assert (found - wanted).abs().max() > 1e-5
+
+
+def test_bfloat16_is_refused_where_the_processor_lacks_it(deit, monkeypatch):
+    class Core:
+        def get_property(self, device, name):
+            return ["FP32", "INT8"]
+
+    monkeypatch.setattr(openvino, "openvino_core", Core)
+    with pytest.raises(ValueError, match=r"no instructions for bfloat16 .*: choose openvino"):
+        on_engine(deit, torch.zeros(1, 3, 32, 32), "openvino_bf16")
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])

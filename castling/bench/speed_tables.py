@@ -66,7 +66,7 @@ def newest_rows(results: Path, stem: str = "models") -> list[list[dict[str, str]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Times faster than the softmax twin, in brackets than the plain host; the fastest engine of a column is bold."""
+    """Times faster than the softmax twin, in brackets than the plain host; the fastest engine in float32 is bold."""
     columns = [(size, None) for size in SIZES] + [(PATCH_STUDY_SIZE, patch) for patch in PATCHES]
     by_place = {
         (short_name(row["model"]), row["engine"], place): row
@@ -77,10 +77,11 @@ def summary(rows: Sequence[Row]) -> str:
     columns = [place for place in columns if any(found[2] == place for found in by_place)]
     lines = []
     engines = list(dict.fromkeys(row["engine"] for row in rows))
+    float32 = [engine for engine in engines if not engine.endswith("bf16")]
     for model in SUMMARY:
         fastest = {
             place: min(
-                (row for engine in engines if (row := by_place.get((model, engine, place))) and row["castled_ms"]),
+                (row for engine in float32 if (row := by_place.get((model, engine, place))) and row["castled_ms"]),
                 key=lambda row: float(row["castled_ms"]),
                 default=None,
             )

@@ -55,6 +55,7 @@ def test_tables_are_written_between_the_marks(tmp_path):
     add(tmp_path, "One", "2030-01-02")
     faster = {"castled_ms": 5.0, "speedup_over_softmax": 2.0}
     add(tmp_path, "One", "2030-01-02", engine="openvino", **faster)
+    add(tmp_path, "One", "2030-01-02", engine="openvino_bf16", **faster | {"castled_ms": 2.5})
     add(tmp_path, "One", "2030-01-02", size=512, paper_softmax_images_per_s="10", paper_castled_images_per_s="15")
     add(tmp_path, "One", "2030-01-02", patch=4)
     add(tmp_path, "One", "2030-01-02", batch=16, size=1024)
@@ -71,6 +72,7 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert text.count("One, 2 threads, torch 2.15, commit abc:") == 6
     assert "| deit_tiny, eager | 1.50x (1.25x) | **1.50x (1.25x)** | **1.50x (1.25x)** |\n" in text
     assert "| deit_tiny, openvino | **2.00x (1.25x)** |  |  |\n" in text
+    assert "| deit_tiny, openvino_bf16 | 2.00x (1.25x) |  |  |\n" in text  # the fastest, but not in float32
     place, times = "| deit_tiny | eager | 512 | 16 | 1 |", " 10.0 (9.0 to 12.5) | 15.0 (15.0 to 15.0) |  |"
     assert f"{place}{times} 1.50x | 1.25x | 1.10x | 1.50x |" in text
     assert "| deit_tiny | eager | 1024 | 16 | 16 | 52 | 50 |  | 1.05 |" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import statistics
 import threading
 import time
@@ -17,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from castling.attention import branches
-from castling.conversion import castle, has_castling_attention, optimize
+from castling.conversion import ConvertedAttention, castle, has_castling_attention, optimize
 from castling.conversion.twins import softmax_twin_of
 from castling.measure.memory import forecast_memory
 from castling.measure.trees import Tree, finite_examples
@@ -31,9 +32,12 @@ from castling.training.evaluation import best_device
 from castling.training.saved import CASTLED, SavedModel
 from castling.workflows.calls import FileNetwork
 from castling.workflows.calls import open as open_any
+from castling.workflows.castle_run import networks_of
 from castling.workflows.explaining import explain, seen_picture
 
-AS_TRAINED, TWIN, EXPORTED = "as trained", "softmax twin", "as exported"
+logger = logging.getLogger(__name__)
+
+AS_TRAINED, TWIN, EXPORTED, ORIGINAL = "as trained", "softmax twin", "as exported", "original"
 WAITING = "…"
 STEP, LARGEST = 32, 1024  # pixels: of networks that do not say it, and the largest side that is offered
 ROUNDS = 3
@@ -176,8 +180,9 @@ class Player:
         for name, milliseconds in at_side.milliseconds.items():
             found[name] = replace(found[name], milliseconds=milliseconds)
         agreement = None
-        if AS_TRAINED in outputs and CASTLED in outputs:
-            both = outputs[AS_TRAINED], outputs[CASTLED]
+        before = next(iter(found))
+        if before in outputs and CASTLED in outputs and before != CASTLED:
+            both = outputs[before], outputs[CASTLED]
             agreement = float(at_side.task.agreement(*both, {"image": images}).mean())
         yield Answer([*found.values()], agreement)
 
@@ -191,7 +196,7 @@ class Player:
         """
         at_side = self._at(size)
         with self._lock:
-            network = at_side.plain.get(CASTLED, at_side.plain[AS_TRAINED])
+            network = at_side.plain.get(CASTLED) or next(iter(at_side.plain.values()))
             return explain(replace(self.saved, network=network, task=at_side.task), open_picture(picture), at)
 
     def samples(self) -> list[Image.Image]:
@@ -256,9 +261,19 @@ class Player:
 
 
 def _networks(saved: SavedModel) -> dict[str, nn.Module]:
-    """The network as it was trained, castled, and what it would cost with softmax in every place; or the file's."""
+    """The network as it was trained, castled, and what it would cost with softmax in every place.
+
+    Of a converted network its original and the castled one; of a file what is in it.
+    """
     if isinstance(saved.network, FileNetwork):
         return {EXPORTED: saved.network}
+    if any(isinstance(module, ConvertedAttention) for module in saved.network.modules()):
+        try:
+            found = networks_of(saved, saved.task)
+        except (OSError, ValueError) as error:  # weights or pictures are not here, or its blend is below 1
+            logger.info("no original of %s: %s", type(saved.network).__name__, error)
+        else:
+            return {name: found[name] for name in (ORIGINAL, CASTLED) if name in found}
     found = {AS_TRAINED: saved.network}
     if branches(saved.network):
         found[CASTLED] = castle(saved.network)

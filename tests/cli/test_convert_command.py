@@ -15,6 +15,8 @@ from castling.cli.main import main
 from castling.training import RunFolder, parse_recipe, train
 from castling.training.evaluation import evaluate
 from castling.training.saved import open_model
+from castling.workflows import playing
+from castling.workflows.playing import Player
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +63,21 @@ def converted(host_run, tmp_path_factory):
     out = tmp_path_factory.mktemp("converted") / "out"
     assert convert(host_run, "--out", out, "--epochs", 1, 1, 1, "--sizes", 32, "--tolerance", 50) == 0
     return out
+
+
+def test_the_playground_shows_the_original_beside_the_castled_network(converted, host_run, monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
+    answer = Player(converted / "finetune").look(noise)
+    assert [one.network for one in answer.looks] == ["original", "castled"]
+    wanted = [open_model(path).predict(noise)[0].line() for path in (host_run, converted / "finetune" / "castled")]
+    assert [f"0: {one.said}" for one in answer.looks] == wanted
+    assert answer.agreement in (0, 1)
+
+    def gone(saved, task):
+        raise FileNotFoundError("original.safetensors")
+
+    monkeypatch.setattr(playing, "networks_of", gone)
+    assert [one.network for one in Player(converted / "finetune").look(noise).looks] == ["as trained", "softmax twin"]
 
 
 def test_three_stages_follow_each_other(converted):

@@ -100,8 +100,10 @@ class _AtSide:
 
     def prepare(self, picture: Image.Image) -> Tensor:
         """The networks' input `(1, C, H, W)`."""
-        predictor = _predictor(self.task, next(iter(self.ready.values())))
-        return predictor.prepare(in_channels(picture, predictor.channels))[None].to(best_device())
+        first = next(iter(self.ready.values()))
+        predictor = _predictor(self.task, first)
+        images = predictor.prepare(in_channels(picture, predictor.channels))[None]
+        return images.to(next((weights.device for weights in first.parameters()), images.device))
 
 
 class Player:

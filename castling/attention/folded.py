@@ -94,19 +94,30 @@ def _own_and_terms(
 def _twice_linear_angular(
     q: Tensor, k: Tensor, v: Tensor, own_value: Tensor, config: AttentionConfig, eps: float
 ) -> Tensor:
-    num_summed = k.shape[1] if config.reduction == "mean" else 1
+    num_summed = _count(k) if config.reduction == "mean" else 1
     if config.value_term == "sum":
         own_value = v.sum(1, keepdim=True) / num_summed
     linear = head_products(q, k * inverse_norm(k, eps), v)
+    if isinstance(num_summed, Tensor):
+        return torch.addcmul(own_value, linear, inverse_norm(q, eps) / num_summed, value=2 / math.pi)
     out = linear if in_place(q, k, v) else None
     return torch.addcmul(own_value, linear, inverse_norm(q, eps), value=2 / math.pi / num_summed, out=out)
 
 
 def _mean_centred(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    num_tokens, dim = k.shape[1], k.shape[-1]
+    num_tokens, dim = _count(k), k.shape[-1]
     linear = head_products(q, k - k.mean(1, keepdim=True), v)
+    if isinstance(num_tokens, Tensor):
+        return v.mean(1, keepdim=True) + linear / (num_tokens * math.sqrt(dim))
     out = linear if in_place(q, k, v) else None
     return torch.add(v.mean(1, keepdim=True), linear, alpha=1 / (num_tokens * math.sqrt(dim)), out=out)
+
+
+def _count(k: Tensor) -> int | Tensor:
+    """The number of tokens; a tensor `(B, 1, H, 1)` in a graph that leaves it free, as engines want it."""
+    if isinstance(k.shape[1], int):
+        return k.shape[1]
+    return torch.ones_like(k[..., :1]).sum(1, keepdim=True)
 
 
 def head_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Every family in every format runs at several sizes and equals PyTorch; so do networks with several outputs."""
 
 import pytest
+import timm
 import torch
 
 import castling
@@ -48,6 +49,24 @@ def test_a_file_equals_pytorch_at_any_size(captured, name, tmp_path):
     assert seen.native_share > 0.9  # well above the limit
     assert seen.num_operators == sum(open_export(path).operators.values()) > 50
     assert read_metadata(path) == metadata
+
+
+FORMS = {
+    "centred": {"kernel": "mean_centred", "output_norm": "none", "rotary": True},
+    "mean": {"reduction": "mean"},
+    "mean of all": {"reduction": "mean", "value_term": "sum"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", FILES)
+def test_forms_that_divide_by_the_number_of_tokens_take_any_size(name, form, tmp_path):
+    options = {"img_size": 32, "patch_size": 4, "embed_dim": 64, "depth": 1, "num_heads": 2}
+    model = timm.create_model("castling_deit_tiny_patch16_224", attention=FORMS[form], **options)
+    seen = export(castling.castle(model).eval(), tmp_path / name, torch.randn(1, 3, 32, 32))
+    assert seen.largest_difference < 1e-5
+    assert read_metadata(seen.path).dynamic == ("batch", "height", "width")
 
 
 @pytest.mark.parametrize("name", BY_FORMAT)
